@@ -9,6 +9,7 @@ mod copy;
 mod cost;
 mod disk;
 mod durable;
+mod estimates;
 mod http;
 mod iproto;
 mod keys;
@@ -98,6 +99,8 @@ enum Part {
     Records,
     /// Puts with unique keys, on each store.
     Keys,
+    /// Estimates of starts, compared with the starts in a simulation.
+    Estimates,
     /// Idle schedules, and many that are due together.
     Schedules,
     /// Puts over HTTP.
@@ -222,6 +225,9 @@ async fn measure(args: &Args, folder: &Path) -> Result<Report> {
     let wanted = |part: Part| args.only.is_empty() || args.only.contains(&part);
     let mut report = Report::default();
     measure_tubes(&mut report, folder, size, wanted).await?;
+    if wanted(Part::Estimates) {
+        estimates::measure(&mut report, size);
+    }
     if wanted(Part::Schedules) {
         schedules::measure(&mut report, folder, size).await?;
     }

@@ -28,6 +28,8 @@ pub enum Target {
     AtLeast(f64),
     /// At most this.
     AtMost(f64),
+    /// From the first to the second.
+    Within(f64, f64),
 }
 
 /// All rows so far. Each is also printed as soon as it is known, because a run takes minutes.
@@ -87,6 +89,7 @@ impl Target {
         match self {
             Target::AtLeast(least) => figure >= least,
             Target::AtMost(most) => figure <= most,
+            Target::Within(least, most) => (least..=most).contains(&figure),
         }
     }
 
@@ -96,6 +99,7 @@ impl Target {
             _ if self.met(figure) => "reached".into(),
             Target::AtLeast(asked) => format!("{:.0} %", figure / asked * 100.0),
             Target::AtMost(asked) => format!("{:.1} times", figure / asked),
+            Target::Within(..) => "missed".into(),
         }
     }
 
@@ -103,6 +107,7 @@ impl Target {
         match self {
             Target::AtLeast(least) => format!("≥ {}", number(least)),
             Target::AtMost(most) => format!("≤ {}", number(most)),
+            Target::Within(least, most) => format!("{least:.0} to {most:.0}"),
         }
     }
 }

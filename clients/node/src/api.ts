@@ -323,6 +323,18 @@ export interface ErrorDetail {
   tube?: string | null | undefined;
 }
 
+/** When a task will start, in seconds from now. */
+export interface EstimateAnswer {
+  /** Tasks that go first: ready ones and those that run. */
+  ahead: number;
+  /** What decides it: `idle_consumer`, `run_times`, `subqueue`, `rate_limit`, `semaphore` or `delay`. */
+  basis: string;
+  /** Half of such tasks start within this time. */
+  p50: number;
+  /** Nine of ten such tasks start within this time. */
+  p90: number;
+}
+
 /**
  * One event. It may be delivered more than once: (semaphore, task, grant, kind) identifies
  * repetitions.
@@ -591,6 +603,14 @@ export interface NextTimesAnswer {
   times: number[];
 }
 
+/** Why there is no estimate. */
+export interface NoEstimateAnswer {
+  /** The reason, for programs: `no_consumer`, `tube_paused` or `no_history`. */
+  name: string;
+  /** The reason, for people. */
+  text: string;
+}
+
 /** Done without a result: an empty object. */
 export type NothingAnswer = unknown;
 
@@ -646,6 +666,44 @@ export interface PlacedTask {
   id: number;
   /** `ready` or `delayed`; of a task that held the key its state, which is `done` if it has ended. */
   state: StateWord;
+}
+
+/** Where a task is in the queue, and when it will start. */
+export interface PositionAnswer {
+  /** Ready tasks that go first. */
+  ahead: number;
+  /** Whether the numbers are estimates themselves, within 5 %: databases do not count many tasks one by one. */
+  approximate?: boolean | undefined;
+  /** Delayed tasks that go first and will be ready within 1, 2, 4, … seconds. */
+  delayed_ahead?: number[] | undefined;
+  /** When it will be ready, if it is delayed. */
+  due?: number | null | undefined;
+  /** When it will start. */
+  estimate?: EstimateAnswer | null | undefined;
+  /** Its number in the tube. */
+  id: number;
+  /** Why there is no estimate. */
+  no_estimate?: NoEstimateAnswer | null | undefined;
+  /** Its priority: smaller goes first. */
+  pri: number;
+  /** Waiting members of the semaphore of the tube that get a grant first. */
+  semaphore_ahead?: number | null | undefined;
+  /** Ready tasks of its sub-queue that go first. */
+  subqueue_ahead?: number | null | undefined;
+  /** Whether a task of its sub-queue runs. */
+  subqueue_busy?: boolean | undefined;
+}
+
+/** Where tasks are in the queue. */
+export interface PositionsAnswer {
+  /** The tasks that wait, in the order of the request. */
+  tasks: PositionAnswer[];
+}
+
+/** Tasks whose positions are asked for. */
+export interface PositionsRequest {
+  /** Their numbers in the tube, at most 100. Tasks that do not wait are left out of the answer. */
+  ids: number[];
 }
 
 /** The tasks that were added or held their keys, in the order of the request. */

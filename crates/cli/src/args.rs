@@ -27,6 +27,7 @@ use crate::tasks::{ShowTaskArgs, TasksArgs};
 use crate::top::TopArgs;
 use crate::tube::TubeArgs;
 use crate::user::UserArgs;
+use crate::when::WhenArgs;
 use crate::worker::WorkerArgs;
 use crate::workers::WorkersArgs;
 
@@ -100,6 +101,8 @@ pub enum Verb {
     Tasks(TasksArgs),
     /// Show everything about one task.
     Task(ShowTaskArgs),
+    /// Show when waiting tasks will start.
+    When(WhenArgs),
     /// Show the number of tasks and calls of each tube.
     Stats(StatsArgs),
     /// Check that the server runs and can write to its store.

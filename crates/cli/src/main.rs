@@ -34,6 +34,7 @@ mod tasks;
 mod top;
 mod tube;
 mod user;
+mod when;
 mod worker;
 mod workers;
 
@@ -90,6 +91,7 @@ fn main() -> ExitCode {
         Verb::Peek(args) => peek::run(args),
         Verb::Tasks(args) => tasks::list(args),
         Verb::Task(args) => tasks::show(args),
+        Verb::When(args) => when::run(args),
         Verb::Stats(args) => stats::run(args),
         Verb::Health(args) => health::run(args),
         Verb::Top(args) => top::run(args),

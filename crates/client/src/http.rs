@@ -23,10 +23,10 @@ use taskyard_wire::Code;
 use taskyard_wire::http::{
     AlterRequest, AuditAnswer, ConsumerAnswer, ConsumersAnswer, CreateAnswer, CreateRequest,
     DeleteRequest, DeliveriesAnswer, DeliveryAnswer, ErrorAnswer, FinishAnswer, FinishRequest,
-    KickAnswer, KickRequest, NameRequest, NothingAnswer, PeekRequest, PutAnswer, PutRequest,
-    SeriesAnswer, SeriesQuery, TakeRequest, TaskAction, TaskActionAnswer, TaskActionRequest,
-    TaskAnswer, TaskPageAnswer, TasksAnswer, TasksQuery, TubeAnswer, TubesAnswer, WorkersAnswer,
-    parse_answer,
+    KickAnswer, KickRequest, NameRequest, NothingAnswer, PeekRequest, PositionsAnswer,
+    PositionsRequest, PutAnswer, PutRequest, SeriesAnswer, SeriesQuery, TakeRequest, TaskAction,
+    TaskActionAnswer, TaskActionRequest, TaskAnswer, TaskPageAnswer, TasksAnswer, TasksQuery,
+    TubeAnswer, TubesAnswer, WorkersAnswer, parse_answer,
 };
 
 use self::connection_pool::{ConnectionPool, HttpCall, RequestError};
@@ -138,6 +138,11 @@ impl Http {
                 let request = PeekRequest::new(&ids);
                 let answer: TasksAnswer = self.post(&tube, "peek", &request).await?;
                 Ok(Reply::Tasks(answer.into_tasks().map_err(refused)?))
+            }
+            Command::Positions { tube, ids } => {
+                let request = PositionsRequest::new(&ids);
+                let answer: PositionsAnswer = self.post(&tube, "positions", &request).await?;
+                Ok(Reply::Positions(answer.into_positions().map_err(refused)?))
             }
             Command::List(list) => {
                 let page = self.tasks(&list.tube, &TasksQuery::new(&list)).await?;

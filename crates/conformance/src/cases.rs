@@ -77,6 +77,11 @@ macro_rules! conformance_suite {
                 an_expired_task_does_not_hide_the_next,
                 the_queue_is_listed_in_the_order_of_delivery, a_subqueue_has_one_task_in_the_queue,
                 states_and_limit_are_checked;
+            positions: positions_are_by_priority_and_id, only_waiting_tasks_have_a_position,
+                delayed_tasks_are_counted_by_periods, a_due_task_is_counted_as_ready,
+                sub_queues_are_counted_separately, an_expired_task_is_not_counted,
+                an_expired_task_of_a_sub_queue_is_not_counted, any_priority_is_counted,
+                the_number_of_positions_is_limited, many_tasks_ahead_are_counted;
             truncate: all_tasks_are_removed_uncounted, holders_find_their_tasks_missing,
                 the_tube_can_be_dropped_afterwards, sub_queues_and_capacity_are_free_again;
             release_all: every_delivery_ends, sessions_continue,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
     Body, Calls, Command, Error, Finish, FinishItem, Holder, Kind, Lease, ListedTask, NewTask,
-    Outcome, Placed, Reply, Result, SessionId, Span, State, Take, Task, TaskId, TubeChange,
-    TubeName, TubeOptions, TubeStats,
+    Outcome, Placed, Position, Reply, Result, SessionId, Span, State, Take, Task, TaskId,
+    TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
 use super::Harness;
@@ -74,6 +74,12 @@ pub(super) fn lease(task: &Task) -> Lease {
 /// The ids of these tasks, in their order.
 pub(super) fn ids(tasks: &[Task]) -> Vec<u64> {
     tasks.iter().map(|task| task.id.0).collect()
+}
+
+/// The positions as a store knows them: a server adds estimates.
+pub(super) fn without_estimates(positions: Vec<Position>) -> Vec<Position> {
+    let positions = positions.into_iter();
+    positions.map(|position| Position { estimate: None, ..position }).collect()
 }
 
 /// Panics with an unexpected reply.
@@ -326,6 +332,15 @@ pub(super) trait QueueCommands: Harness {
     async fn list(&self, list: Command) -> Vec<ListedTask> {
         match self.must(list).await {
             Reply::Listed(tasks) => tasks,
+            other => unexpected(other),
+        }
+    }
+
+    /// The positions of tasks.
+    async fn positions(&self, tube: &TubeName, ids: &[u64]) -> Vec<Position> {
+        let ids = ids.iter().copied().map(TaskId).collect();
+        match self.must(Command::Positions { tube: tube.clone(), ids }).await {
+            Reply::Positions(positions) => without_estimates(positions),
             other => unexpected(other),
         }
     }

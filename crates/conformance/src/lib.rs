@@ -46,6 +46,7 @@ pub mod keys;
 pub mod limits;
 pub mod list;
 pub mod pause;
+pub mod positions;
 pub mod rate;
 pub mod restart;
 pub mod retry;

@@ -112,6 +112,7 @@ pub async fn every_verb_refuses_an_unknown_tube<H: Harness>(queue: H) {
         Command::Kick { tube: tube.clone(), count: 1 },
         Command::Delete { tube: tube.clone(), ids: vec![TaskId(0)], show: true },
         Command::Peek { tube: tube.clone(), ids: vec![TaskId(0)] },
+        Command::Positions { tube: tube.clone(), ids: vec![TaskId(0)] },
         Command::Deliveries { tube: tube.clone(), count: 1 },
         Command::List(List {
             tube: tube.clone(),

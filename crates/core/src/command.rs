@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use crate::estimate::Position;
 use crate::failure::stored_error;
 use crate::key::{Key, KeyRequest};
 use crate::lease::Lease;
@@ -121,6 +122,14 @@ pub enum Command {
     },
     /// Lists the tasks of a tube page by page. Replies with [`Reply::Listed`].
     List(List),
+    /// Shows where waiting tasks are in the queue, in the order of the ids; unknown tasks and those that
+    /// do not wait are omitted. Replies with [`Reply::Positions`]; the engine adds the estimates.
+    Positions {
+        /// The tube.
+        tube: TubeName,
+        /// The tasks, at most [`POSITIONS_MAX`](crate::limits::POSITIONS_MAX).
+        ids: Vec<TaskId>,
+    },
     /// Removes all tasks of a tube, taken ones too. Replies with [`Reply::Nothing`].
     Truncate {
         /// The tube.
@@ -445,6 +454,8 @@ pub enum Reply {
     Tasks(Vec<Task>),
     /// Reply to `List`.
     Listed(Vec<ListedTask>),
+    /// Reply to `Positions`.
+    Positions(Vec<Position>),
     /// Reply to `JoinSession`.
     Session(SessionId),
     /// Reply to `Semaphore`.
@@ -472,6 +483,7 @@ impl Command {
             Command::Peek { .. } => "peek",
             Command::Deliveries { .. } => "deliveries",
             Command::List(_) => "list",
+            Command::Positions { .. } => "positions",
             Command::Truncate { .. } => "truncate",
             Command::ReleaseAll { .. } => "release_all",
             Command::JoinSession { .. } => "join_session",

@@ -11,6 +11,7 @@ pub mod classes;
 pub mod command;
 pub mod effects;
 pub mod error;
+pub mod estimate;
 pub mod execute;
 pub mod failure;
 pub mod finished;
@@ -44,7 +45,9 @@ mod done;
 mod index;
 mod journal;
 mod keys;
+mod level_counts;
 mod order;
+mod ready_set;
 mod schedules;
 mod slots;
 mod subqueue;
@@ -56,6 +59,9 @@ pub use command::{
 };
 pub use effects::{Effects, NewEvents};
 pub use error::{Error, Result};
+pub use estimate::{
+    Basis, Estimate, Forecast, NoEstimate, Position, SubqueuePosition, check_positions,
+};
 pub use execute::{BoxedReplies, DynExecute, Execute};
 pub use failure::{Failure, Failures};
 pub use finished::{Finished, check_results};

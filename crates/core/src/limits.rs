@@ -155,6 +155,16 @@ pub const SCHEDULE_EVERY_SECS_MIN: u64 = 1;
 pub const SCHEDULES_LISTED_MAX: usize = 1_000;
 /// Maximum number of tasks examined to find the one that has been ready for longest.
 pub const OLDEST_LOOKED_MAX: usize = 256;
+/// Maximum number of tasks whose positions one command shows.
+pub const POSITIONS_MAX: usize = 100;
+/// Maximum number of ready tasks that a database counts exactly for the position of a task.
+pub const AHEAD_COUNTED_MAX: usize = 2_000;
+/// Maximum number of ready tasks of a sub-queue that a database counts exactly for the position of a task.
+pub const SUBQUEUE_COUNTED_MAX: usize = 10_000;
+/// Maximum number of delayed tasks that are counted for the position of a task.
+pub const DELAYED_LOOKED_MAX: usize = 10_000;
+/// Maximum number of waiting members of a semaphore that are counted for the position of a task.
+pub const GATE_LOOKED_MAX: usize = 100_000;
 /// Largest task id: what fits beside a tube number in one SQLite key.
 pub const TASK_ID_MAX: u64 = (1 << 49) - 1;
 /// Maximum number of duration classes of one pool.

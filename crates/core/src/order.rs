@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 
+use crate::level_counts::LevelCounts;
 use crate::subqueue::OrderKey;
 use crate::task::TaskId;
 
@@ -14,11 +15,13 @@ use crate::task::TaskId;
 pub(crate) struct Order {
     levels: BTreeMap<u64, PriorityLevel>,
     len: usize,
+    /// Sums over many priorities; absent while there are few.
+    counts: Option<Box<LevelCounts>>,
 }
 
 /// The tasks of one priority.
 #[derive(Debug, Default)]
-struct PriorityLevel {
+pub(crate) struct PriorityLevel {
     /// Ascending. The first and the last are never in `gone`.
     queue: VecDeque<TaskId>,
     /// Tasks removed from the middle of the queue.
@@ -47,9 +50,24 @@ impl Order {
         })
     }
 
+    /// The number of tasks before this key.
+    pub fn rank(&self, (pri, id): OrderKey) -> u64 {
+        let (from, before) = self.counts.as_ref().map_or((0, 0), |counts| counts.before(pri));
+        let better: usize = self.levels.range(from..pri).map(|(_, level)| level.len()).sum();
+        let own = self.levels.get(&pri).map_or(0, |level| level.rank(id));
+        (before + better + own) as u64
+    }
+
     pub fn insert(&mut self, (pri, id): OrderKey) {
         self.levels.entry(pri).or_default().insert(id);
         self.len += 1;
+        match &mut self.counts {
+            Some(counts) => counts.add(pri, &self.levels),
+            None if self.levels.len() > LevelCounts::LEVELS_MIN => {
+                self.counts = Some(Box::new(LevelCounts::new(&self.levels)));
+            }
+            None => {}
+        }
     }
 
     /// Whether it was present.
@@ -59,10 +77,16 @@ impl Order {
             return false;
         }
         self.len -= 1;
+        if let Some(counts) = &mut self.counts {
+            counts.remove(pri);
+        }
         let (is_empty, room) = (level.first().is_none(), level.queue.capacity());
         // The only level stays: a tube that is often empty would allocate it again and again.
         if is_empty && (self.levels.len() > 1 || room > KEPT_WHEN_EMPTY) {
             self.levels.remove(&pri);
+        }
+        if self.levels.len() < LevelCounts::LEVELS_MIN / 2 {
+            self.counts = None;
         }
         true
     }
@@ -73,6 +97,16 @@ impl Order {
 }
 
 impl PriorityLevel {
+    pub fn len(&self) -> usize {
+        self.queue.len() - self.gone.len() + self.returned.len()
+    }
+
+    /// The number of tasks before this one. The two sets are small.
+    fn rank(&self, id: TaskId) -> usize {
+        let queued = self.queue.partition_point(|queued| *queued < id);
+        queued - self.gone.range(..id).count() + self.returned.range(..id).count()
+    }
+
     fn first(&self) -> Option<TaskId> {
         match (self.queue.front(), self.returned.first()) {
             (Some(queued), Some(returned)) => Some(*queued.min(returned)),
@@ -166,6 +200,7 @@ mod tests {
                     _ => {}
                 }
                 assert_eq!(order.first(), set.first().copied(), "seed {seed}");
+                assert_eq!(order.rank(key), set.range(..key).count() as u64, "seed {seed}");
                 assert_eq!(order.len(), set.len(), "seed {seed}");
                 let (from, after) =
                     ((key.0, TaskId(u64::MAX)), set.range((Excluded(key), Unbounded)));
@@ -175,6 +210,30 @@ mod tests {
             }
             assert!(order.iter().eq(set.iter().copied()), "seed {seed}");
         }
+    }
+
+    /// Priorities may be as many as tasks, for example times.
+    #[test]
+    fn the_rank_is_right_with_many_priorities() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let (mut order, mut set) = (Order::default(), BTreeSet::new());
+        for round in 0..60_000_u64 {
+            // It grows, and becomes small again.
+            let key = (random.u64(0..20_000) * 1_000_003 % 65_536, TaskId(random.u64(0..4)));
+            let grows = round < 40_000;
+            if grows && set.insert(key) {
+                order.insert(key);
+            } else if !grows
+                && let Some(first) = if round % 2 == 0 { set.pop_first() } else { set.pop_last() }
+            {
+                assert!(order.remove(first));
+            }
+            if round % 997 == 0 {
+                assert_eq!(order.rank(key), set.range(..key).count() as u64);
+                assert_eq!(order.rank((u64::MAX, TaskId(0))), set.len() as u64);
+            }
+        }
+        assert!(order.counts.is_none() == (order.levels.len() < LevelCounts::LEVELS_MIN / 2));
     }
 
     /// A tube whose tasks are deleted from the middle forever, while the first is never taken, must

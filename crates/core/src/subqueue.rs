@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use crate::ready_set::ReadySet;
 use crate::task::TaskId;
 
 /// The index of a task that belongs to no sub-queue.
@@ -12,6 +13,9 @@ pub(crate) const NO_SUBQUEUE: u32 = u32::MAX;
 /// In tubes with more sub-queues than this only the heads are listed as upcoming: there are many
 /// then, and the cost of a take must not grow with the number of sub-queues.
 const SEARCHED: usize = 1024;
+
+/// The number of sub-queues that are examined to find the position of a task.
+const RANKED_MAX: usize = 16_384;
 
 /// The key of a ready task in its order: priority and id.
 pub(crate) type OrderKey = (u64, TaskId);
@@ -29,7 +33,7 @@ pub(crate) struct Subqueues {
 #[derive(Debug)]
 struct Subqueue {
     key: Arc<str>,
-    ready: BTreeSet<OrderKey>,
+    ready: ReadySet,
     /// Its entry in `heads`.
     head: Option<OrderKey>,
     running: u32,
@@ -73,7 +77,7 @@ impl Subqueues {
     }
 
     pub fn remove_ready(&mut self, index: u32, key: OrderKey) {
-        self.queues[index as usize].ready.remove(&key);
+        self.queues[index as usize].ready.remove(key);
         self.set_head(index);
     }
 
@@ -98,6 +102,27 @@ impl Subqueues {
     pub fn after(&self, key: OrderKey) -> Option<OrderKey> {
         let behind = (Bound::Excluded((key, u32::MAX)), Bound::Unbounded);
         self.heads.range(behind).next().map(|head| head.0)
+    }
+
+    /// The number of ready tasks of a sub-queue before this key.
+    pub fn rank(&self, index: u32, key: OrderKey) -> u64 {
+        self.queues.get(index as usize).map_or(0, |queue| queue.ready.rank(key))
+    }
+
+    /// The number of ready tasks of all sub-queues before this key, and whether it is exact: of many
+    /// sub-queues only some are examined.
+    pub fn rank_in_all(&self, key: OrderKey) -> (u64, bool) {
+        let step = self.queues.len().div_ceil(RANKED_MAX).max(1);
+        let examined = self.queues.iter().step_by(step);
+        let (mut before, mut count) = (0, 0);
+        for queue in examined {
+            before += queue.ready.rank(key);
+            count += 1;
+        }
+        if step == 1 {
+            return (before, true);
+        }
+        ((before as f64 * self.queues.len() as f64 / f64::from(count)).round() as u64, false)
     }
 
     /// The number of tasks that could be taken now: one of each idle sub-queue.
@@ -127,7 +152,7 @@ impl Subqueues {
     fn add(&mut self, key: &Arc<str>) -> u32 {
         let queue = Subqueue {
             key: key.clone(),
-            ready: BTreeSet::new(),
+            ready: ReadySet::default(),
             head: None,
             running: 0,
             members: 0,
@@ -148,7 +173,7 @@ impl Subqueues {
 
     fn set_head(&mut self, index: u32) {
         let queue = &mut self.queues[index as usize];
-        let head = if queue.running > 0 { None } else { queue.ready.first().copied() };
+        let head = if queue.running > 0 { None } else { queue.ready.first() };
         if head == queue.head {
             return;
         }
@@ -166,16 +191,16 @@ impl Subqueues {
 impl Subqueues {
     /// Each sub-queue with its ready tasks, the number of running tasks and of members. Panics if
     /// the bookkeeping is inconsistent.
-    pub fn audit(&self) -> HashMap<Arc<str>, (&BTreeSet<OrderKey>, u32, u32)> {
+    pub fn audit(&self) -> HashMap<Arc<str>, (BTreeSet<OrderKey>, u32, u32)> {
         let mut heads = BTreeSet::new();
         let mut all = HashMap::new();
         for (key, index) in &self.by_key {
             let queue = &self.queues[*index as usize];
             assert_eq!(queue.key, *key);
-            let head = queue.ready.first().copied().filter(|_| queue.running == 0);
+            let head = queue.ready.first().filter(|_| queue.running == 0);
             assert_eq!(queue.head, head, "the head of {key}");
             heads.extend(head.map(|head| (head, *index)));
-            all.insert(key.clone(), (&queue.ready, queue.running, queue.members));
+            all.insert(key.clone(), (queue.ready.iter().collect(), queue.running, queue.members));
         }
         assert_eq!(self.heads, heads);
         let vacant: BTreeSet<_> = self.vacant.iter().collect();

@@ -8,7 +8,7 @@ use crate::failure::{Failure, Failures};
 use crate::index::{CrossTubeIndex, Indexes};
 use crate::key::HeldKey;
 use crate::keys::TubeKeys;
-use crate::limits::OLDEST_LOOKED_MAX;
+use crate::limits::{DELAYED_LOOKED_MAX, OLDEST_LOOKED_MAX};
 use crate::record::Record;
 use crate::semaphore::Priority;
 use crate::semaphore::gated::gated;
@@ -135,6 +135,26 @@ impl Tasks {
 
     pub fn first_buried(&self) -> Option<TaskId> {
         self.indexes.buried.first().map(|key| key.1)
+    }
+
+    /// The number of ready tasks before this one by priority and id, and whether it is exact.
+    pub fn rank(&self, slot: &Slot) -> (u64, bool) {
+        let key = (slot.pri, slot.id);
+        match &self.indexes.subqueues {
+            None => (self.indexes.ready.rank(key), true),
+            Some(subqueues) => subqueues.rank_in_all(key),
+        }
+    }
+
+    /// The number of ready tasks of its sub-queue before this one.
+    pub fn rank_in_subqueue(&self, slot: &Slot) -> Option<u64> {
+        let subqueues = self.indexes.subqueues.as_ref()?;
+        Some(subqueues.rank(slot.subqueue, (slot.pri, slot.id)))
+    }
+
+    /// The tasks with a timer, by its time, at most so many that a command may examine.
+    pub fn timers(&self) -> impl Iterator<Item = (Timestamp, TaskId)> {
+        self.indexes.timers.iter().copied().take(4 * DELAYED_LOOKED_MAX)
     }
 
     pub fn next_timer(&self) -> Option<(Timestamp, TaskId)> {

@@ -62,15 +62,15 @@ impl Default for Settings {
 /// When a caller drops its request before the reply arrives, the tasks taken for it are returned.
 #[derive(Clone)]
 pub struct Engine {
-    inner: Arc<EngineInner>,
+    pub(crate) inner: Arc<EngineInner>,
     put_check: Option<PutCheck>,
 }
 
 /// Decides whether tasks may be put into a tube; the error is the refusal of the put.
 pub type PutCheck = Arc<dyn Fn(&TubeName, &[NewTask]) -> Result<()> + Send + Sync>;
 
-struct EngineInner {
-    inbox: Arc<Inbox>,
+pub(crate) struct EngineInner {
+    pub(crate) inbox: Arc<Inbox>,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     ended: LoopOutcome,
@@ -241,7 +241,7 @@ impl Engine {
     }
 
     /// Runs commands that were checked against the limits.
-    async fn run(&self, commands: Vec<Command>, bytes: usize) -> Vec<Result<Reply>> {
+    pub(crate) async fn run(&self, commands: Vec<Command>, bytes: usize) -> Vec<Result<Reply>> {
         let EngineInner { inbox, store, .. } = &*self.inner;
         let count = commands.len();
         let takes = takes_of(&commands);
@@ -261,12 +261,16 @@ impl Execute for Engine {
             return Vec::new();
         }
         let mut bytes = 0;
-        let mut refused = Vec::new();
+        let (mut refused, mut asks_positions) = (Vec::new(), false);
         for (index, command) in commands.iter().enumerate() {
             match self.check(command) {
                 Ok(size) => bytes += size,
                 Err(error) => refused.push((index, error)),
             }
+            asks_positions |= matches!(command, Command::Positions { .. });
+        }
+        if refused.is_empty() && asks_positions {
+            return self.run_with_estimates(commands, bytes).await;
         }
         if refused.is_empty() {
             return self.run(commands, bytes).await;

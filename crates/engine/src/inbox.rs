@@ -6,13 +6,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Wake;
 use std::time::{Duration, Instant};
 
+use taskyard_core::estimate::{Calibrated, QueueNow};
 use taskyard_core::limits::{
     BATCH_BYTES_MAX, PENDING_BYTES_MAX, PENDING_COMMANDS_MAX, PENDING_ITEMS_MAX,
 };
-use taskyard_core::{Command, Error, Result, ScheduleName, Timestamp, TubeName};
+use taskyard_core::{Command, Error, Forecast, Result, ScheduleName, Timestamp, TubeName};
 use taskyard_store::{RemoteChange, StoreHealth};
 use tokio::sync::oneshot;
 
+use crate::estimates::ForecastRequest;
 use crate::reply::{JobReply, engine_stopped};
 use crate::schedules::ScheduleNotes;
 use crate::series::{Series, SeriesRequest, TubeLatency};
@@ -67,6 +69,12 @@ pub(crate) enum Query {
     Latencies(oneshot::Sender<Vec<TubeLatency>>),
     /// The number of failed deliveries of each tube that has series; `None` without any series.
     Failures(oneshot::Sender<Option<BTreeMap<TubeName, u64>>>),
+    /// When tasks of a tube will start.
+    Forecast(ForecastRequest, oneshot::Sender<Vec<Forecast>>),
+    /// When all ready tasks of these tubes will have started.
+    Drains(Vec<(TubeName, QueueNow)>, oneshot::Sender<Vec<Forecast>>),
+    /// How many estimates of each tube held.
+    Calibrated(oneshot::Sender<BTreeMap<TubeName, Calibrated>>),
     /// The workers; those of these names hold tasks, if that is known.
     Workers(Option<HashSet<Arc<str>>>, oneshot::Sender<Vec<WorkerInfo>>),
     /// What is known of these schedules.

@@ -13,6 +13,7 @@
 mod admit;
 mod clock;
 mod engine;
+mod estimates;
 mod event_loop;
 mod held_schedules;
 mod inbox;

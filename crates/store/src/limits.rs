@@ -1,5 +1,6 @@
 //! Fills the core's limits into SQL and Lua texts, and finds limits that are typed by hand there.
 
+use taskyard_core::estimate::DELAYED_PERIODS;
 use taskyard_core::{SemaphoreOptions, Span, limits};
 
 use crate::template::substitute;
@@ -12,10 +13,13 @@ pub fn limits() -> Vec<(&'static str, String)> {
     let mut values = named![
         ADMIT_STEPS_MAX,
         ADMIT_STEP_PLACES,
+        AHEAD_COUNTED_MAX,
         BATCH_BYTES_MAX,
         BATCH_TASKS_MAX,
+        DELAYED_LOOKED_MAX,
         ENDED_KEYS_MAX,
         FAILURES_MAX,
+        GATE_LOOKED_MAX,
         KEEP_DONE_DEFAULT,
         KEY_BYTES_MAX,
         META_BYTES_MAX,
@@ -30,12 +34,14 @@ pub fn limits() -> Vec<(&'static str, String)> {
         SEMAPHORE_KEY_BYTES_MAX,
         SEMAPHORE_REVOKING_MAX,
         SUBQUEUE_BYTES_MAX,
+        SUBQUEUE_COUNTED_MAX,
         TASK_ID_MAX,
         TUBES_MAX,
         TUBE_NAME_BYTES_MAX,
         TUBE_NUMBERS_MAX,
         UNIQUE_FOR_SECS_MAX,
     ];
+    values.push(("DELAYED_PERIODS", DELAYED_PERIODS.to_string()));
     values.push(("FOREVER", Span::FOREVER.as_micros().to_string()));
     values.push(("SEMAPHORE_ACTIVE_DEFAULT", SemaphoreOptions::default().active.to_string()));
     values
@@ -131,10 +137,13 @@ mod tests {
         "PAGE_SESSIONS_PER_USER_MAX",
         "PAGE_SESSION_SECS_MAX",
         "PAYLOAD_BYTES_DEFAULT",
+        "PEERS_MAX",
+        "PEER_ANSWER_BYTES_MAX",
         "PENDING_BYTES_MAX",
         "PENDING_COMMANDS_MAX",
         "PENDING_ITEMS_MAX",
         "POOL_QUEUE_MAX",
+        "POSITIONS_MAX",
         "RATE_BURST_MAX",
         "RATE_COUNT_MAX",
         "RATE_PER_SECS_MAX",
@@ -187,7 +196,7 @@ mod tests {
         assert!(!typed("LIMIT 100001\n-- 20000\n"));
         assert_eq!(
             typed_limits("local most = 100000\n", &[]),
-            ["SCHEDULES_MAX, SEMAPHORES_MAX: local most = 100000"]
+            ["GATE_LOOKED_MAX, SCHEDULES_MAX, SEMAPHORES_MAX: local most = 100000"]
         );
         assert!(typed("LIMIT 10000 -- 20000\n"));
         assert!(typed("local id_max = 562949953421311ULL"));

@@ -171,6 +171,7 @@ fn needs_more_than_http(command: &Command) -> bool {
         Command::JoinSession { .. }
         | Command::LeaveSession { .. }
         | Command::ConfigureSessions { .. }
+        | Command::Positions { .. }
         | Command::Schedule(_)
         | Command::Tick { .. } => true,
         Command::Take(take) => take.session.is_some(),

@@ -11,7 +11,7 @@ use taskyard_core::{
 use taskyard_store::Capabilities;
 
 use crate::Harness;
-use crate::commands::brief;
+use crate::commands::{brief, without_estimates};
 
 /// How many tasks one tick of the machine moves: not the number of the harness, because the
 /// number must not matter.
@@ -197,6 +197,9 @@ impl<H: Harness> Comparison<H> {
             }
             (Ok(Reply::Tasks(expected)), Ok(Reply::Tasks(got))) => {
                 self.compare_tasks(expected, got)
+            }
+            (Ok(Reply::Positions(expected)), Ok(Reply::Positions(got))) => {
+                same(expected.as_slice(), without_estimates(got).as_slice(), "the positions")
             }
             (Ok(Reply::Finished(expected)), Ok(Reply::Finished(got))) => {
                 same(expected.len(), got.len(), "the number of outcomes")?;

@@ -8,7 +8,7 @@ mod script;
 
 use std::collections::VecDeque;
 
-use taskyard_core::limits::SCHEDULES_LISTED_MAX;
+use taskyard_core::limits::{POSITIONS_MAX, SCHEDULES_LISTED_MAX};
 use taskyard_core::{
     Command, Kind, List, ListOrder, Reply, ScheduleCommand, SemaphoreCommand, Span, StateSet,
     TaskId, TubeOptions,
@@ -151,6 +151,10 @@ impl<H: Harness> TubeRun<H> {
             let ids: Vec<TaskId> = (0..self.comparison.next_id(&tube) + 2).map(TaskId).collect();
             for ids in ids.chunks(1000) {
                 self.execute(vec![Command::Peek { tube: tube.clone(), ids: ids.to_vec() }]).await;
+            }
+            for ids in ids.chunks(POSITIONS_MAX) {
+                let ids = ids.to_vec();
+                self.execute(vec![Command::Positions { tube: tube.clone(), ids }]).await;
             }
             let page =
                 |order| Command::List(List { tube: tube.clone(), order, limit: 1000, key: None });

@@ -193,7 +193,8 @@ impl TubeScript {
                 Command::KickTasks { tube, ids, reset_attempts }
             }
             780..810 => Command::Delete { ids: self.ids(&tube), tube, show: self.rng.bool() },
-            810..860 => Command::Peek { ids: self.ids(&tube), tube },
+            810..840 => Command::Peek { ids: self.ids(&tube), tube },
+            840..860 => Command::Positions { ids: self.ids(&tube), tube },
             860..865 => Command::Deliveries { tube, count: self.rng.usize(0..5) },
             865..870 => self.list(tube),
             870..890 => Command::Tubes { tube: self.rng.bool().then_some(tube) },

@@ -48,7 +48,7 @@ macro_rules! semaphore_suite {
                 a_task_may_have_a_priority_of_its_own, a_priority_of_its_own_needs_a_semaphore,
                 sub_queues_work_with_a_semaphore, a_task_without_grant_does_not_block_its_sub_queue,
                 a_temporary_tube_leaves_no_grants, a_restart_keeps_the_order,
-                a_replaced_task_is_queued_again;
+                a_replaced_task_is_queued_again, the_members_ahead_are_counted;
             input: priorities_must_be_numbers, invalid_limits_are_refused,
                 an_absent_key_is_an_error, a_key_that_changes_text_direction_is_refused,
                 a_command_has_its_limit;

@@ -1,9 +1,9 @@
 //! Tubes with a semaphore: their tasks are ready only while they hold a grant.
 
 use taskyard_core::{
-    Command, Error, EventKind, Finish, GrantFinish, Kind, MemberGroup, NewTask, Outcome, Priority,
-    Reason, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreReply, Span, State, Status, Task,
-    TaskId, TubeName, TubeOptions,
+    Command, Error, EventKind, Finish, GrantFinish, Kind, MemberGroup, NewTask, Outcome, Position,
+    Priority, Reason, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreReply, Span, State,
+    Status, Task, TaskId, TubeName, TubeOptions,
 };
 
 use super::super::Harness;
@@ -11,6 +11,7 @@ use super::super::commands::{
     QueueCommands, RELEASE, done, ids, lease, name, secs, session, task, task_of,
 };
 use super::super::keys::{existing, keyed, place, replacing};
+use super::super::positions::position;
 use super::commands::{SemaphoreCommands, YANG, key};
 
 fn gated_by(text: &str) -> TubeOptions {
@@ -411,4 +412,35 @@ pub async fn a_replaced_task_is_queued_again<H: Harness>(queue: H) {
     done(queue.ack(&tube, &held).await);
     queue.advance(secs(5));
     assert_eq!(queue.take(&tube).await.body, keyed("f", "b").body.into());
+}
+
+/// The position of a task without a grant counts the waiting members of the semaphore that get one first, of any tube, and the tasks of
+/// its own tube that have one.
+pub async fn the_members_ahead_are_counted<H: Harness>(queue: H) {
+    let tube = gated(&queue, 2).await;
+    let other = queue.tube_named("other", gated_by(YANG)).await;
+    for pri in [5, 5, 3, 5, 4] {
+        queue.put(&tube, with_pri(pri)).await;
+    }
+    queue.put(&other, with_pri(4)).await;
+    queue.put(&tube, with_pri(5)).await;
+    let own = |id, pri, ahead, gate| Position { gate_ahead: gate, ..position(id, pri, ahead) };
+    let expected = [
+        own(0, 5, 2, Some(1)),
+        own(1, 5, 2, Some(2)),
+        own(2, 3, 0, None),
+        own(3, 5, 2, Some(3)),
+        own(4, 4, 1, None),
+        own(5, 5, 2, Some(4)),
+    ];
+    let ids: Vec<u64> = (0..8).collect();
+    assert_eq!(queue.positions(&tube, &ids).await, expected);
+    assert_eq!(queue.positions(&other, &[0]).await, [own(0, 4, 0, Some(0))]);
+    let first = queue.take(&tube).await;
+    queue.ack(&tube, &first).await;
+    assert_eq!(queue.positions(&tube, &[1]).await, [own(1, 5, 1, Some(1))]);
+    assert_eq!(queue.positions(&other, &[0]).await, [own(0, 4, 0, None)]);
+    queue.put(&tube, NewTask { delay: Some(secs(5)), ..with_pri(1) }).await;
+    let waiting = &queue.positions(&tube, &[1]).await[0];
+    assert_eq!((waiting.gate_ahead, &waiting.delayed_ahead[..]), (Some(1), &[0, 0, 0, 1][..]));
 }

@@ -56,7 +56,9 @@ pub fn for_each_need<'a, E>(
             (Verb::NameTube, name)
         }
         Command::DropTube { tube } => (Verb::DropTube, tube),
-        Command::Tubes { tube: Some(tube) } => (Verb::ShowTube, tube),
+        Command::Tubes { tube: Some(tube) } | Command::Positions { tube, .. } => {
+            (Verb::ShowTube, tube)
+        }
         Command::Tubes { tube: None } => return check(Verb::ShowTube, Any),
         Command::Put { tube, .. } => (Verb::Put, tube),
         Command::Take(take) => (Verb::Take, &take.tube),

@@ -198,10 +198,10 @@ impl Tube {
         let kept = subqueues.audit();
         assert_eq!(kept.len(), members.len());
         for (key, slots) in members {
-            let (ready, running, count) = kept[&key];
-            assert_eq!(count as usize, slots.len());
+            let (ready, running, count) = &kept[&key];
+            assert_eq!(*count as usize, slots.len());
             let runs = slots.iter().filter(|slot| slot.delivery().is_some()).count();
-            assert_eq!(running as usize, runs);
+            assert_eq!(*running as usize, runs);
             assert!(runs <= 1, "two tasks of {key} run");
             let all: Vec<_> = slots
                 .into_iter()

@@ -10,6 +10,7 @@ mod finish;
 mod gate;
 mod keys;
 mod list;
+mod positions;
 mod put;
 mod registry;
 mod schedules;
@@ -120,6 +121,7 @@ impl Machine {
             Command::Delete { tube, ids, show } => self.delete(now, &tube, &ids, show),
             Command::Peek { tube, ids } => self.peek(now, &tube, &ids),
             Command::Deliveries { tube, count } => self.deliveries(now, &tube, count),
+            Command::Positions { tube, ids } => self.positions(now, &tube, &ids),
             Command::List(list) => self.list(now, &list),
             Command::Truncate { tube } => self.truncate(now, &tube),
             Command::ReleaseAll { tube } => self.release_all(now, &tube),

@@ -75,6 +75,9 @@ impl Machine {
                     show_all([next_wakeup, oldest_ready], by);
                 }
             }
+            Reply::Positions(positions) => {
+                positions.iter_mut().for_each(|position| show_all([&mut position.due], by));
+            }
             Reply::Semaphore(reply) => show_semaphores(reply, by),
             Reply::Nothing
             | Reply::Created(_)

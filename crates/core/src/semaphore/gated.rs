@@ -53,6 +53,12 @@ impl Semaphores {
         self.numbers.get(key).copied()
     }
 
+    /// The number of waiting tasks that get a grant before this one; counts up to `most`.
+    pub(crate) fn waiting_before(&self, number: u32, task: TaskId, most: usize) -> usize {
+        let queue = self.queue(number);
+        queue.get(task).map_or(0, |entry| queue.waiting_before(entry.rank(), most))
+    }
+
     /// Applies the requests of a tube for its tasks, and admits waiting tasks.
     pub(crate) fn regate(&mut self, now: Timestamp, number: u32, wants: &[(TaskId, GateRequest)]) {
         for (task, want) in wants {

@@ -73,6 +73,11 @@ impl SemaphoreQueue {
         self.waiting.len()
     }
 
+    /// The number of waiting tasks before this rank; counts up to `most`.
+    pub fn waiting_before(&self, rank: Rank, most: usize) -> usize {
+        self.waiting.range(..rank).take(most).count()
+    }
+
     /// The number of tasks that will be queued again.
     pub fn delayed(&self) -> usize {
         self.delayed

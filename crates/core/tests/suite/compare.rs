@@ -1,6 +1,7 @@
 //! The machine compared with the model: random runs in which every reply must be equal.
 
 use taskyard_core::command::TubeInfo;
+use taskyard_core::limits::POSITIONS_MAX;
 use taskyard_core::*;
 
 use crate::model::Model;
@@ -136,8 +137,11 @@ impl Pair {
         let mut commands = vec![Command::Tubes { tube: None }];
         for name in TUBES {
             let tube = TubeName::new(name).unwrap();
-            commands
-                .push(Command::Peek { tube: tube.clone(), ids: (0..1_000).map(TaskId).collect() });
+            let ids: Vec<_> = (0..1_000).map(TaskId).collect();
+            commands.push(Command::Peek { tube: tube.clone(), ids: ids.clone() });
+            for ids in ids.chunks(POSITIONS_MAX) {
+                commands.push(Command::Positions { tube: tube.clone(), ids: ids.to_vec() });
+            }
             commands.push(Command::Deliveries { tube, count: usize::MAX });
         }
         for command in commands {

@@ -89,6 +89,11 @@ impl Model {
                 list.check()?;
                 Ok(Reply::Listed(self.tube(&list.tube)?.list(now, &list)))
             }
+            Command::Positions { tube, ids } => {
+                let tube = self.tube(&tube)?;
+                let positions = ids.iter().filter_map(|id| tube.position(now, *id));
+                Ok(Reply::Positions(positions.collect()))
+            }
             Command::Truncate { tube } => {
                 let tube = self.tube(&tube)?;
                 tube.entries.clear();

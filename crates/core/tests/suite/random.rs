@@ -118,6 +118,7 @@ impl Steps {
             }
             70..73 => Command::Delete { tube, ids: self.ids(), show: true },
             73..75 => Command::Peek { tube, ids: self.ids() },
+            75 if self.rng.bool() => Command::Positions { tube, ids: self.ids() },
             75 => Command::Deliveries { tube, count: self.rng.usize(..4) },
             76 if self.rng.bool() => self.list(tube),
             76 => Command::Truncate { tube },

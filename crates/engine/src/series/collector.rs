@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use taskyard_core::{Command, Error, Outcome, Reply, Result, Span, Task, Timestamp, TubeName};
+use taskyard_core::estimate::{Calibrated, QueueNow};
+use taskyard_core::{
+    Command, Error, Forecast, NoEstimate, Outcome, Position, Reply, Result, Span, Task, Timestamp,
+    TubeName,
+};
 
 use super::notes::{LatestTube, Note, NotedFinish, NotedTube, Notes};
 use super::registry::{SeriesRegistry, TubeNumber};
@@ -79,7 +83,7 @@ impl Collector {
     pub fn count_scheduled(&mut self, moment: Moment, tube: &TubeName, count: usize) {
         self.registry.advance(moment.wall);
         if let Some(number) = self.changed_by_name(tube) {
-            self.registry.count_puts(number, count);
+            self.registry.count_puts(number, count, &[]);
         }
     }
 
@@ -120,6 +124,38 @@ impl Collector {
         self.registry.series(request)
     }
 
+    /// When tasks at these positions of a tube will start.
+    pub fn forecast(
+        &mut self,
+        moment: Moment,
+        tube: &TubeName,
+        positions: &[Position],
+        queue: &QueueNow,
+    ) -> Vec<Forecast> {
+        self.sampling.note_observed(moment.now);
+        self.schedule(moment);
+        match self.registry.service(tube) {
+            Some(service) => service.forecast(moment, positions, queue),
+            None => vec![Err(nothing_known(queue)); positions.len()],
+        }
+    }
+
+    /// When a task behind all others of a tube would start.
+    pub fn forecast_drain(
+        &mut self,
+        moment: Moment,
+        tube: &TubeName,
+        queue: &QueueNow,
+    ) -> Forecast {
+        let service = self.registry.service(tube).ok_or(nothing_known(queue))?;
+        service.forecast_drain(moment, &Position::behind(queue.ready), queue)
+    }
+
+    /// How many estimates of each tube held.
+    pub fn calibrated(&self) -> BTreeMap<TubeName, Calibrated> {
+        self.registry.calibrated()
+    }
+
     /// The durations of each tube that has series.
     pub fn latencies(&self) -> Vec<TubeLatency> {
         self.registry.latencies()
@@ -143,10 +179,10 @@ impl Collector {
         finishes: &[NotedFinish],
     ) {
         match (note, reply) {
-            (Note::Put(tube), Reply::Put(placed)) if !placed.is_empty() => {
+            (Note::Put(tube, priorities), Reply::Put(placed)) if !placed.is_empty() => {
                 let Some(number) = self.changed(tube) else { return };
                 let added = placed.iter().filter(|placed| !placed.existing).count();
-                self.registry.count_puts(number, added);
+                self.registry.count_puts(number, added, &priorities);
             }
             (Note::Take(tube), Reply::Taken(tasks)) if !tasks.is_empty() => {
                 let Some(number) = self.changed(tube) else { return };
@@ -174,7 +210,7 @@ impl Collector {
             }
             (Note::Show { all }, Reply::Tubes(infos)) => {
                 self.latest.forget();
-                self.registry.set_depths(infos, all);
+                self.registry.set_depths(now, infos, all);
             }
             (_, _) => {}
         }
@@ -200,6 +236,15 @@ impl Collector {
         let number = self.registry.number(tube)?;
         self.sampling.note_changed(number);
         Some(number)
+    }
+}
+
+/// Why there is no estimate for a tube that was not used since the start.
+fn nothing_known(queue: &QueueNow) -> NoEstimate {
+    match queue {
+        QueueNow { is_paused: true, .. } => NoEstimate::TubePaused,
+        QueueNow { taken: 0, idle: 0, .. } => NoEstimate::NoConsumer,
+        _ => NoEstimate::NoHistory,
     }
 }
 

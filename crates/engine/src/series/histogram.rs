@@ -57,6 +57,18 @@ impl Histogram {
         self.sum_micros = self.sum_micros.saturating_add(micros);
     }
 
+    /// Passes the duration and the count of each bucket that is not empty.
+    pub fn for_each(&self, mut pass: impl FnMut(Span, u32)) {
+        if self.total == 0 {
+            return;
+        }
+        for (number, count) in self.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            if let Some(span) = representative(number as BucketNumber) {
+                pass(span, *count);
+            }
+        }
+    }
+
     /// Adds the counts of another one.
     pub fn add(&mut self, other: &Histogram) {
         if other.total == 0 {

@@ -13,6 +13,7 @@ mod notes;
 mod registry;
 mod ring;
 mod sampling;
+mod service;
 #[cfg(test)]
 mod tests;
 mod tube_series;

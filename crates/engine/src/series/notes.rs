@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use taskyard_core::{Command, Finish, FinishItem, TaskId, TubeName};
+use taskyard_core::{Command, Finish, FinishItem, NewTask, TaskId, TubeName};
 
 use super::registry::{SeriesRegistry, TubeNumber};
 use super::tube_series::Ending;
@@ -23,7 +23,8 @@ pub(crate) struct Notes {
 pub(super) enum Note {
     /// It changes no tasks.
     Nothing,
-    Put(NotedTube),
+    /// With the numbers of tasks that have a priority of their own.
+    Put(NotedTube, Vec<(u64, u32)>),
     Take(NotedTube),
     /// With the places of its items in the notes.
     Finish(NotedTube, Range<usize>),
@@ -105,7 +106,7 @@ impl Notes {
         mut find: impl FnMut(&TubeName) -> NotedTube,
     ) -> Note {
         match command {
-            Command::Put { tube, .. } => Note::Put(find(tube)),
+            Command::Put { tube, tasks, .. } => Note::Put(find(tube), priorities(tasks)),
             Command::Take(take) => Note::Take(find(&take.tube)),
             Command::Finish { tube, items, .. } => {
                 let begin = self.finishes.len();
@@ -129,12 +130,29 @@ impl Notes {
             | Command::Peek { .. }
             | Command::Deliveries { .. }
             | Command::List(_)
+            | Command::Positions { .. }
             | Command::JoinSession { .. }
             | Command::ConfigureSessions { .. }
             | Command::Semaphore(_)
             | Command::Schedule(_) => Note::Nothing,
         }
     }
+}
+
+/// The most priorities that are counted in one put.
+const PRIORITIES_MAX: usize = 16;
+
+/// The number of tasks with each priority that a put names. Usually it names none.
+fn priorities(tasks: &[NewTask]) -> Vec<(u64, u32)> {
+    let mut counts: Vec<(u64, u32)> = Vec::new();
+    for pri in tasks.iter().filter_map(|task| task.pri) {
+        if let Some(count) = counts.iter_mut().find(|count| count.0 == pri) {
+            count.1 += 1;
+        } else if counts.len() < PRIORITIES_MAX {
+            counts.push((pri, 1));
+        }
+    }
+    counts
 }
 
 impl NotedFinish {

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use taskyard_core::command::TubeInfo;
+use taskyard_core::estimate::Calibrated;
 use taskyard_core::limits::TUBES_MAX;
 use taskyard_core::{Counts, Span, TaskId, Timestamp, TubeName};
 
 use super::interval_clock::IntervalClock;
 use super::ring::Depth;
+use super::service::TubeService;
 use super::tube_series::{Ending, TubeSeries};
 use super::{MINUTES, SECONDS, Series, SeriesRequest, Step, TubeLatency};
 
@@ -178,9 +180,12 @@ impl SeriesRegistry {
         self.minutes.follow(wall);
     }
 
-    /// Counts tasks that were put.
-    pub fn count_puts(&mut self, number: TubeNumber, puts: usize) {
-        if let Some((series, _)) = self.use_series(number) {
+    /// Counts tasks that were put: all, and those with a priority of their own.
+    pub fn count_puts(&mut self, number: TubeNumber, puts: usize, priorities: &[(u64, u32)]) {
+        if let Some((series, is_own)) = self.use_series(number) {
+            if is_own {
+                series.service().add_puts(puts, priorities);
+            }
             let counts = &mut series.second().counts;
             counts.puts = counts.puts.saturating_add(puts.try_into().unwrap_or(u32::MAX));
         }
@@ -199,6 +204,7 @@ impl SeriesRegistry {
             series.second().begin_delivery(wait);
             if is_own {
                 series.deliveries().begin(id, now, lease);
+                series.service().start(id, now);
             }
         }
     }
@@ -226,10 +232,13 @@ impl SeriesRegistry {
     }
 
     /// Sets the current depths of tubes; `all` if there are no others.
-    pub fn set_depths(&mut self, infos: &[TubeInfo], all: bool) {
+    pub fn set_depths(&mut self, now: Timestamp, infos: &[TubeInfo], all: bool) {
         for info in infos {
             if let Some(number) = self.number(&info.name) {
                 self.set_depth(number, Depth::of(&info.stats.tasks));
+                if let Some(service) = self.known_service_mut(number) {
+                    service.add_sample(now, info);
+                }
             }
         }
         if all && self.len() > infos.len() {
@@ -271,6 +280,27 @@ impl SeriesRegistry {
             .flatten()
             .filter_map(|known| Some((known.name.clone(), known.series.as_ref()?.failures())));
         with_series.collect()
+    }
+
+    /// What is learned of the consumers of a tube that was used.
+    pub fn service(&mut self, tube: &TubeName) -> Option<&mut TubeService> {
+        self.known_service_mut(self.find(tube)?)
+    }
+
+    fn known_service_mut(&mut self, number: TubeNumber) -> Option<&mut TubeService> {
+        let known = self.tubes.get_mut(number as usize)?.as_mut()?;
+        let series = known.series.as_deref_mut()?;
+        series.known_service()?;
+        Some(series.service())
+    }
+
+    /// How many estimates of each tube held.
+    pub fn calibrated(&self) -> BTreeMap<TubeName, Calibrated> {
+        let of_tube = |known: &KnownTube| {
+            let counts = known.series.as_ref()?.known_service()?.calibrated()?;
+            Some((known.name.clone(), counts))
+        };
+        self.tubes.iter().flatten().filter_map(of_tube).collect()
     }
 
     fn known(&self, number: TubeNumber) -> Option<&KnownTube> {

@@ -51,7 +51,7 @@ impl SeriesFixture {
 
     fn put(&mut self, tube: &str, count: usize) {
         let number = self.registry.number(&name(tube)).unwrap();
-        self.registry.count_puts(number, count);
+        self.registry.count_puts(number, count, &[]);
     }
 
     fn take(&mut self, tube: &str, id: u64, wait: Span) {
@@ -123,7 +123,7 @@ fn the_sum_has_all_tubes_but_internal_ones() {
     fixture.put("b", 2);
     fixture.put("taskyard.plans", 4);
     let depths = [ready("a", 10), ready("b", 20), ready("taskyard.plans", 40)];
-    fixture.registry.set_depths(&depths, true);
+    fixture.registry.set_depths(at(0), &depths, true);
     fixture.go_to(1);
     assert_eq!(fixture.puts(None, Step::Second), [3]);
     assert_eq!(fixture.puts(Some("taskyard.plans"), Step::Second), [4]);
@@ -143,18 +143,18 @@ fn the_sum_has_all_tubes_but_internal_ones() {
     assert_eq!(depth(&fixture), 0);
     assert_eq!(fixture.puts(Some("taskyard.a"), Step::Second), [1, 0, 0]);
     // Other servers dropped all tubes.
-    fixture.registry.set_depths(&[], true);
+    fixture.registry.set_depths(at(0), &[], true);
     assert_eq!((fixture.registry.len(), fixture.registry.latencies().len()), (0, 0));
 }
 
 #[test]
 fn depths_stay_until_they_change() {
     let mut fixture = SeriesFixture::new(10);
-    fixture.registry.set_depths(&[ready("mail", 5)], true);
+    fixture.registry.set_depths(at(0), &[ready("mail", 5)], true);
     fixture.go_to(3);
     fixture.put("mail", 1);
     fixture.go_to(4);
-    fixture.registry.set_depths(&[ready("mail", 6)], false);
+    fixture.registry.set_depths(at(0), &[ready("mail", 6)], false);
     fixture.go_to(6);
     let points = fixture.series(Some("mail"), Step::Second).unwrap().points;
     let depths: Vec<_> = points.iter().map(|point| point.depth.ready).collect();
@@ -213,7 +213,7 @@ fn a_clock_that_is_set_leaves_no_gap() {
 #[test]
 fn a_tube_idle_for_a_day_keeps_only_the_minutes() {
     let mut fixture = SeriesFixture::new(10);
-    fixture.registry.set_depths(&[ready("mail", 3)], true);
+    fixture.registry.set_depths(at(0), &[ready("mail", 3)], true);
     fixture.put("mail", 1);
     fixture.go_to(DAY - 1);
     assert_eq!(fixture.puts(Some("mail"), Step::Minute).iter().sum::<u32>(), 1);

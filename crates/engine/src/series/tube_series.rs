@@ -6,6 +6,7 @@ use taskyard_core::Span;
 use super::deliveries::Deliveries;
 use super::histogram::{Histogram, Latency};
 use super::ring::{CommandCounts, Depth, Ring, SeriesPoint};
+use super::service::TubeService;
 use super::{MINUTES, SECONDS, Step};
 
 /// The series of one tube.
@@ -29,6 +30,7 @@ struct Recent {
     second: Interval,
     seconds: Ring,
     deliveries: Deliveries,
+    service: TubeService,
 }
 
 /// An interval that has not ended.
@@ -98,14 +100,16 @@ impl TubeSeries {
     pub const BYTES_MAX: usize = size_of::<TubeSeries>()
         + size_of::<Recent>()
         + Deliveries::BYTES
+        + TubeService::BYTES
         + Ring::bytes_max(SECONDS)
         + Ring::bytes_max(MINUTES);
 
     /// The bytes that it uses now.
     #[cfg(test)]
     pub fn bytes(&self) -> usize {
-        let recent =
-            |recent: &Recent| size_of::<Recent>() + Deliveries::BYTES + recent.seconds.bytes();
+        let recent = |recent: &Recent| {
+            size_of::<Recent>() + Deliveries::BYTES + TubeService::BYTES + recent.seconds.bytes()
+        };
         let recent = self.recent.as_deref().map_or(0, recent);
         size_of::<TubeSeries>() + self.minutes.bytes() + recent
     }
@@ -132,11 +136,22 @@ impl TubeSeries {
         &mut self.recent().deliveries
     }
 
+    /// What is learned of its consumers.
+    pub fn service(&mut self) -> &mut TubeService {
+        &mut self.recent().service
+    }
+
+    /// The same, if the tube was used.
+    pub fn known_service(&self) -> Option<&TubeService> {
+        self.recent.as_ref().map(|recent| &recent.service)
+    }
+
     /// Ends a second, and adds it to the sum of all tubes.
     pub fn close_second(&mut self, second: u32, depth: Depth, sum: Option<&mut TubeSeries>) {
         let minutes = &self.minutes;
-        let Recent { second: closed, seconds, .. } =
+        let Recent { second: closed, seconds, service, .. } =
             &mut **self.recent.get_or_insert_with(|| Recent::boxed(minutes));
+        service.add_runs(&closed.run);
         seconds.store(second, closed.point(depth));
         self.minute.add(closed);
         self.wait.add_histogram(&closed.wait);
@@ -203,6 +218,7 @@ impl Recent {
             second: Interval::default(),
             seconds: Ring::new(SECONDS, minutes.latest_depth()),
             deliveries: Deliveries::default(),
+            service: TubeService::default(),
         })
     }
 }

@@ -5,6 +5,7 @@
 
 mod batches;
 mod bodies;
+mod estimates;
 mod events;
 mod fixture;
 mod keys;

@@ -36,6 +36,7 @@ const NAME: u64 = 18;
 const LIST: u64 = 19;
 const KICK_TASKS: u64 = 20;
 const SCHEDULE: u64 = 21;
+const POSITIONS: u64 = 22;
 
 pub(super) fn write(out: &mut Out, command: &Command) {
     let number = number(command);
@@ -72,7 +73,7 @@ pub(super) fn write(out: &mut Out, command: &Command) {
         Command::Delete { tube, ids, show } => {
             row.tube(tube).list(ids, write_id).bool(*show);
         }
-        Command::Peek { tube, ids } => {
+        Command::Peek { tube, ids } | Command::Positions { tube, ids } => {
             row.tube(tube).list(ids, write_id);
         }
         Command::Deliveries { tube, count } => {
@@ -117,6 +118,7 @@ const fn number(command: &Command) -> u64 {
         Command::Peek { .. } => PEEK,
         Command::Deliveries { .. } => DELIVERIES,
         Command::List(_) => LIST,
+        Command::Positions { .. } => POSITIONS,
         Command::Truncate { .. } => TRUNCATE,
         Command::ReleaseAll { .. } => RELEASE_ALL,
         Command::JoinSession { .. } => JOIN,
@@ -162,6 +164,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Command> {
         PEEK => Command::Peek { tube: row.tube()?, ids: row.values(read_id)? },
         DELIVERIES => Command::Deliveries { tube: row.tube()?, count: row.usize()? },
         LIST => Command::List(read_list(row)?),
+        POSITIONS => Command::Positions { tube: row.tube()?, ids: row.values(read_id)? },
         TRUNCATE => Command::Truncate { tube: row.tube()? },
         RELEASE_ALL => Command::ReleaseAll { tube: row.tube()? },
         JOIN => Command::JoinSession { session: row.session()?, create: row.bool()? },

@@ -6,6 +6,7 @@
 
 mod command;
 mod error;
+mod position;
 mod reply;
 mod row;
 mod schedule;

@@ -4,7 +4,7 @@ use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{Error, ListedTask, Outcome, Placed, Reply, State, TaskId};
 
 use super::row::{RowError, RowReader, RowResult, RowWriter};
-use super::{error, schedule, semaphore, task, tube};
+use super::{error, position, schedule, semaphore, task, tube};
 use crate::pack::{self, Out};
 use crate::reader::Value;
 
@@ -28,6 +28,8 @@ const ALL_DONE: u64 = 13;
 const LISTED: u64 = 14;
 /// The reply of a command for schedules.
 const SCHEDULE: u64 = 16;
+/// Positions of tasks.
+const POSITIONS: u64 = 17;
 /// An error instead of a reply.
 pub(super) const REFUSED: u64 = 15;
 
@@ -43,6 +45,7 @@ pub(super) fn write(out: &mut Out, reply: &Reply) {
         Reply::Kicked(count) => row.uint(KICKED).uint(*count),
         Reply::Tasks(tasks) => row.uint(TASKS).list(tasks, task::write),
         Reply::Listed(tasks) => row.uint(LISTED).list(tasks, write_listed),
+        Reply::Positions(all) => row.uint(POSITIONS).list(all, position::write),
         Reply::Session(session) => row.uint(SESSION).session(*session),
         Reply::Semaphore(reply) => {
             row.uint(SEMAPHORE).field(|out| semaphore::write_reply(out, reply))
@@ -85,6 +88,7 @@ fn read_number(row: &mut RowReader<'_, '_>, number: u64) -> RowResult<Result<Rep
         KICKED => Reply::Kicked(row.uint()?),
         TASKS => Reply::Tasks(row.rows(task::read)?),
         LISTED => Reply::Listed(row.rows(read_listed)?),
+        POSITIONS => Reply::Positions(row.rows(position::read)?),
         SESSION => Reply::Session(row.session()?),
         TICKED => Reply::Ticked(row.usize()?),
         SEMAPHORE => Reply::Semaphore(row.row(semaphore::read_reply)?),

@@ -8,12 +8,12 @@ use proptest::test_runner::{Config, RngSeed};
 use taskyard_core::command::TubeInfo;
 use taskyard_core::failure::stored_error;
 use taskyard_core::{
-    AfterFailure, Body, Calls, CatchUp, Command, Counts, Error, Fail, Failure, Failures, Finish,
-    FinishItem, Finished, HeldKey, Holder, Key, KeyRequest, Kind, Lease, List, ListOrder,
-    ListedTask, NewTask, OnConflict, Outcome, Overlap, Placed, Priority, RateLimit, Reason, Reply,
-    RetryPolicy, ScheduleCommand, ScheduleName, ScheduleReply, SemaphoreKey, SessionId, Span,
-    State, StateSet, StoredSchedule, Take, Task, TaskId, Timestamp, TubeChange, TubeName,
-    TubeOptions, TubeStats,
+    AfterFailure, Basis, Body, Calls, CatchUp, Command, Counts, Error, Estimate, Fail, Failure,
+    Failures, Finish, FinishItem, Finished, Forecast, HeldKey, Holder, Key, KeyRequest, Kind,
+    Lease, List, ListOrder, ListedTask, NewTask, NoEstimate, OnConflict, Outcome, Overlap, Placed,
+    Position, Priority, RateLimit, Reason, Reply, RetryPolicy, ScheduleCommand, ScheduleName,
+    ScheduleReply, SemaphoreKey, SessionId, Span, State, StateSet, StoredSchedule,
+    SubqueuePosition, Take, Task, TaskId, Timestamp, TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
 /// The seed is fixed, so that a failure is the same everywhere; the fuzz targets test further
@@ -268,6 +268,7 @@ pub fn command() -> impl Strategy<Value = Command> {
             show
         }),
         (tube(), ids()).prop_map(|(tube, ids)| Command::Peek { tube, ids }),
+        (tube(), ids()).prop_map(|(tube, ids)| Command::Positions { tube, ids }),
         (tube(), any::<usize>()).prop_map(|(tube, count)| Command::Deliveries { tube, count }),
         (tube(), list_order(), any::<usize>(), option::of(unique_key()))
             .prop_map(|(tube, order, limit, key)| Command::List(List { tube, order, limit, key })),
@@ -479,6 +480,43 @@ fn info() -> impl Strategy<Value = TubeInfo> {
     )
 }
 
+fn forecast() -> impl Strategy<Value = Forecast> {
+    let basis = prop::sample::select(Basis::ALL.to_vec());
+    let estimate = (any::<u64>(), span(), span(), basis);
+    prop_oneof![
+        estimate.prop_map(|(ahead, p50, p90, basis)| Ok(Estimate { ahead, p50, p90, basis })),
+        prop::sample::select(NoEstimate::ALL.to_vec()).prop_map(Err),
+    ]
+}
+
+fn position() -> impl Strategy<Value = Position> {
+    let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<bool>());
+    let subqueue = (any::<u64>(), any::<bool>());
+    let subqueue = subqueue.prop_map(|(ahead, is_busy)| SubqueuePosition { ahead, is_busy });
+    let optional = (
+        option::of(time()),
+        option::of(subqueue),
+        option::of(any::<u64>()),
+        option::of(forecast()),
+    );
+    (numbers, prop::collection::vec(any::<u64>(), 0..18), optional).prop_map(
+        |((id, pri, ahead, is_exact), delayed_ahead, (due, subqueue, gate_ahead, estimate))| {
+            let id = TaskId(id);
+            Position {
+                id,
+                pri,
+                due,
+                ahead,
+                delayed_ahead,
+                subqueue,
+                gate_ahead,
+                is_exact,
+                estimate,
+            }
+        },
+    )
+}
+
 pub fn reply() -> impl Strategy<Value = Reply> {
     let outcome = prop_oneof![
         option::of(task().prop_map(Box::new)).prop_map(Outcome::Done),
@@ -496,6 +534,7 @@ pub fn reply() -> impl Strategy<Value = Reply> {
         any::<u64>().prop_map(Reply::Kicked),
         tasks().prop_map(Reply::Tasks),
         prop::collection::vec(listed(), 0..4).prop_map(Reply::Listed),
+        prop::collection::vec(position(), 0..4).prop_map(Reply::Positions),
         session().prop_map(Reply::Session),
         any::<usize>().prop_map(Reply::Ticked),
         schedule_reply().prop_map(Reply::Schedule),

@@ -47,7 +47,9 @@ pub(crate) fn access_of(operation: &str) -> Option<RouteAccess> {
         "show_session" | "sign_out" => Admitted,
         "metrics" | "manager" | "services" => All(Verb::ShowServer),
         "audit" => All(Verb::ShowAudit),
-        "list_tubes" | "show_tube" | "stats" | "series" | "consumers" => Any(&[Verb::ShowTube]),
+        "list_tubes" | "show_tube" | "stats" | "series" | "consumers" | "positions" => {
+            Any(&[Verb::ShowTube])
+        }
         "workers" => Any(&[Verb::ShowWorkers]),
         "create_tube" => Any(&[Verb::CreateTube]),
         "alter_tube" => Any(&[Verb::PauseTube, Verb::AlterTube]),

@@ -10,8 +10,8 @@ use taskyard_engine::{Side, Waiting};
 use taskyard_wire::Code;
 use taskyard_wire::http::{
     ConsumerAnswer, ConsumersAnswer, DeleteRequest, DeliveriesAnswer, DeliveryAnswer, FinishAnswer,
-    Form, KickAnswer, KickRequest, PeekRequest, TaskAnswer, TaskPageAnswer, TasksAnswer,
-    TasksQuery,
+    Form, KickAnswer, KickRequest, PeekRequest, PositionsAnswer, PositionsRequest, TaskAnswer,
+    TaskPageAnswer, TasksAnswer, TasksQuery,
 };
 
 use super::finish::end;
@@ -42,6 +42,8 @@ fn verbs() -> Vec<Route> {
     let kick = ("kick", "Make buried tasks ready again");
     let delete = ("delete", "Remove tasks in any state");
     let peek = ("peek", "Show tasks; unknown ones are omitted");
+    let positions =
+        ("positions", "Show where waiting tasks are in the queue, and when they will start");
     vec![
         Route::new(Method::POST, "/v1/tubes/{tube}/kick", kick, self::kick)
             .request_body::<KickRequest>()
@@ -54,6 +56,10 @@ fn verbs() -> Vec<Route> {
         Route::new(Method::POST, "/v1/tubes/{tube}/peek", peek, self::peek)
             .request_body::<PeekRequest>()
             .responds::<TasksAnswer>("The tasks, each with the reason why it does not run")
+            .uses_engine(),
+        Route::new(Method::POST, "/v1/tubes/{tube}/positions", positions, self::positions)
+            .request_body::<PositionsRequest>()
+            .responds::<PositionsAnswer>("The tasks that wait, each with an estimate or a reason")
             .uses_engine(),
     ]
 }
@@ -200,6 +206,16 @@ async fn peek(
     let shape = (request.ids.len(), request.form());
     let command = request.into_command(tube.clone());
     streamed::peek(&app, tube, command, shape).await
+}
+
+async fn positions(
+    app: RequestApp,
+    TubePath(tube): TubePath,
+    Json(request): Json<PositionsRequest>,
+) -> Result<Response, Refusal> {
+    let reply = app.run(request.into_command(tube)).await?;
+    let Reply::Positions(positions) = reply else { return Err(unexpected_reply()) };
+    ok(&PositionsAnswer::new(&positions))
 }
 
 async fn peek_one(

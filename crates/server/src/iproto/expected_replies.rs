@@ -95,7 +95,9 @@ pub(super) fn size_of(command: &Command) -> ReplySize {
             ReplySize::Tasks(ids.len())
         }
         Command::Tubes { tube: None } => ReplySize::Tubes,
-        Command::Deliveries { .. } | Command::List(_) => ReplySize::Rows,
+        Command::Deliveries { .. } | Command::List(_) | Command::Positions { .. } => {
+            ReplySize::Rows
+        }
         _ => ReplySize::Small,
     }
 }

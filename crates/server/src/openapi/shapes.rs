@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 use taskyard_core::limits::{
-    BATCH_TASKS_MAX, KEEP_DONE_MAX, SEMAPHORE_ACTIVE_MAX, SEMAPHORE_REVOKING_MAX,
+    BATCH_TASKS_MAX, KEEP_DONE_MAX, POSITIONS_MAX, SEMAPHORE_ACTIVE_MAX, SEMAPHORE_REVOKING_MAX,
     SUBQUEUE_BYTES_MAX, TUBE_NAME_BYTES_MAX,
 };
 use taskyard_core::semaphore::OWN_TASK_MAX;
@@ -73,6 +73,7 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
         ("FinishRequest", "tasks", batch.clone()),
         ("DeleteRequest", "ids", batch.clone()),
         ("PeekRequest", "ids", batch.clone()),
+        ("PositionsRequest", "ids", json!({ "maxItems": POSITIONS_MAX })),
         ("EnqueueRequest", "tasks", batch.clone()),
         ("SemaphorePeekRequest", "tasks", batch.clone()),
         ("GrantsRequest", "items", batch.clone()),

@@ -101,6 +101,9 @@ cases!(tube_cases, name_of_command, Command, std::convert::identity, {
     Command::Deliveries { .. } => [
         (Command::Deliveries { tube: tube(), count: 1 }, "oa", Named),
     ],
+    Command::Positions { .. } => [
+        (Command::Positions { tube: tube(), ids: ids() }, "rpcoa", Named),
+    ],
     Command::List(_) => [(Command::List(List::head_of_queue(tube())), "oa", Named)],
     Command::Truncate { .. } => [(Command::Truncate { tube: tube() }, "oa", Named)],
     Command::ReleaseAll { .. } => [(Command::ReleaseAll { tube: tube() }, "oa", Named)],

@@ -101,6 +101,7 @@ async fn the_document_lists_every_endpoint() {
         "kick",
         "delete",
         "peek",
+        "positions",
         "truncate",
         "release-all",
     ] {

@@ -101,6 +101,7 @@ fn tube_cases() -> Vec<RoleCase> {
         ("kick", "POST ~/kick", none(), "oa"),
         ("delete", "POST ~/delete", ids(), "oa"),
         ("peek", "POST ~/peek", ids(), "oa"),
+        ("positions", "POST ~/positions", ids(), "rpcoa"),
         ("peek_one", "GET ~/tasks/0", none(), "oa"),
         ("tasks", "GET ~/tasks", none(), "oa"),
         ("deliveries", "GET ~/deliveries", none(), "oa"),

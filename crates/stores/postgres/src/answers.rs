@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use taskyard_core::estimate::DelayedTasks;
 use taskyard_core::limits::BATCH_BYTES_MAX;
 use taskyard_core::{
     Command, Error, Lease, ListedTask, Outcome, Placed, Reply, State, TaskId, Timestamp, TubeName,
@@ -122,6 +123,7 @@ impl<'a> AnswerReader<'a> {
             Command::KickTasks { tube, ids, .. } => self.kick_tasks(tube, ids, first(rows)?)?,
             Command::Peek { tube, .. } | Command::Deliveries { tube, .. } => tasks(tube, rows)?,
             Command::List(list) => listed(&list.tube, first(rows)?)?,
+            Command::Positions { tube, .. } => positions(tube, rows)?,
             Command::Truncate { tube } => {
                 let row = first(rows)?;
                 self.deltas.room(tube, get::<Option<i64>>(row, 2)?.map(count_from_sql));
@@ -564,6 +566,25 @@ fn listed(tube: &TubeName, row: &Row) -> Result<Result<Reply, Error>, DecodeErro
     let task =
         |(id, pri)| ListedTask { id: TaskId(count_from_sql(id)), pri: codec::pri_from_sql(pri) };
     Ok(Ok(Reply::Listed(column(1)?.into_iter().zip(column(2)?).map(task).collect())))
+}
+
+/// Positions, with the delayed tasks in the row of item 0.
+fn positions(tube: &TubeName, rows: &[Row]) -> Result<Result<Reply, Error>, DecodeError> {
+    let head = rows.iter().find(|row| !is_item(row)).ok_or("an answer has no head")?;
+    if let Err(error) = found(tube, get(head, 1)?) {
+        return Ok(Err(error));
+    }
+    let column = |place| get::<Option<Vec<i64>>>(head, place).map(Option::unwrap_or_default);
+    let delayed = column(10)?.into_iter().zip(column(11)?).zip(column(12)?);
+    let delayed = delayed.map(|((pri, id), due)| {
+        let id = TaskId(count_from_sql(id));
+        (codec::pri_from_sql(pri), id, Timestamp::from_micros(due))
+    });
+    let delayed = DelayedTasks::new(Timestamp::from_micros(get(head, 2)?), delayed);
+    let mut items: Vec<_> = rows.iter().filter(|row| is_item(row)).collect();
+    items.sort_by_key(|row| row.try_get::<_, i32>(0).unwrap_or_default());
+    let positions = items.into_iter().map(|row| codec::position(row, &delayed));
+    Ok(Ok(Reply::Positions(positions.collect::<Result<_, _>>()?)))
 }
 
 fn first(rows: &[Row]) -> Result<&Row, DecodeError> {

@@ -317,6 +317,9 @@ pub(super) fn single(command: &Command, context: &PlanContext<'_>) -> Call {
             Call::new(&sql::DELIVERIES, [text(tube), count])
         }
         Command::List(list) => self::list(list, now),
+        Command::Positions { tube, ids } => {
+            Call::new(&sql::POSITIONS, [text(tube), param(now), id_column(ids)])
+        }
         Command::Truncate { tube } => Call::new(&sql::TRUNCATE_TUBE, [text(tube), param(now)]),
         Command::ReleaseAll { tube } => Call::new(&sql::RELEASE_ALL, [text(tube), param(now)]),
         Command::Finish { tube, items, show } => finish(tube, items, *show, now),

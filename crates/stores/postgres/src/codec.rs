@@ -1,11 +1,12 @@
 //! Encodes values of the core as SQL parameters and decodes them from rows.
 
 use taskyard_core::command::TubeInfo;
+use taskyard_core::estimate::DelayedTasks;
 use taskyard_core::limits::TUBE_NAME_BYTES_MAX;
 use taskyard_core::{
-    Body, Failures, Finished, Key, Kind, Lease, Priority, RateLimit, Reason, RetryPolicy,
-    SemaphoreKey, SessionId, Span, State, Task, TaskId, Timestamp, TubeName, TubeOptions,
-    TubeStats,
+    Body, Failures, Finished, Key, Kind, Lease, Position, Priority, RateLimit, Reason, RetryPolicy,
+    SemaphoreKey, SessionId, Span, State, SubqueuePosition, Task, TaskId, Timestamp, TubeName,
+    TubeOptions, TubeStats,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::private::BytesMut;
@@ -222,6 +223,24 @@ pub(super) fn viewed_in(row: &Row, next_token: Option<Timestamp>) -> Result<Task
         task.reason = Reason::RateLimited(next);
     }
     Ok(task)
+}
+
+/// The position of a task, in a row of `show_positions`.
+pub(super) fn position(row: &Row, delayed: &DelayedTasks) -> Result<Position, DecodeError> {
+    let count = |place| get::<Option<i64>>(row, place).map(|count| count.map(count_from_sql));
+    let (id, pri) = (TaskId(count_from_sql(get(row, 2)?)), pri_from_sql(get(row, 3)?));
+    let subqueue = count(7)?.zip(get::<Option<bool>>(row, 8)?);
+    Ok(Position {
+        id,
+        pri,
+        due: get::<bool>(row, 13)?.then_some(deadline(get(row, 4)?)),
+        ahead: count(5)?.unwrap_or_default(),
+        delayed_ahead: delayed.before(pri, id),
+        subqueue: subqueue.map(|(ahead, is_busy)| SubqueuePosition { ahead, is_busy }),
+        gate_ahead: count(9)?,
+        is_exact: get(row, 6)?,
+        estimate: None,
+    })
 }
 
 /// A column beyond those of the type `outcome`. A peek and the list of deliveries have the priority for the semaphore, since when a

@@ -35,7 +35,7 @@ const MIGRATIONS: &[&str] = &[
 ];
 
 /// The version of the functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 26;
+const FUNCTIONS: i32 = 27;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),
@@ -74,6 +74,7 @@ const VERBS: &[&str] = &[
     include_str!("verbs/semaphore_many.sql"),
     include_str!("verbs/semaphore_events.sql"),
     include_str!("verbs/semaphore_tick.sql"),
+    include_str!("verbs/positions.sql"),
     include_str!("verbs/copy.sql"),
 ];
 

@@ -23,6 +23,7 @@ pub(super) fn tube_of(command: &Command) -> Option<&TubeName> {
         | Command::Delete { tube, .. }
         | Command::Peek { tube, .. }
         | Command::Deliveries { tube, .. }
+        | Command::Positions { tube, .. }
         | Command::List(List { tube, .. }) => Some(tube),
         Command::Take(take) => Some(&take.tube),
         _ => None,

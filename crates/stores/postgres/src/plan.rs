@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use taskyard_core::names::check_names;
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, Key, NewTask, TaskId, TubeName, check_queue_num,
-    check_results, check_tasks, refuse_priorities,
+    Command, Error, Finish, FinishItem, Key, NewTask, TaskId, TubeName, check_positions,
+    check_queue_num, check_results, check_tasks, refuse_priorities,
 };
 
 use super::call_grouping::CallGrouping;
@@ -191,6 +191,7 @@ fn refusal(command: &Command) -> Option<Error> {
             refuse_count("the number of tasks in one command", ids.len())
         }
         Command::List(list) => list.check().err(),
+        Command::Positions { ids, .. } => check_positions(ids).err(),
         Command::Semaphore(command) => command.check().err(),
         Command::Schedule(command) => schedules::refusal(command),
         _ => None,
@@ -408,6 +409,7 @@ fn touch(command: &Command, touched: &mut TouchedTubes) {
         | Command::Peek { .. }
         | Command::Deliveries { .. }
         | Command::List(_)
+        | Command::Positions { .. }
         | Command::Semaphore(_) => {}
         Command::Finish { tube, .. }
         | Command::Kick { tube, .. }

@@ -78,6 +78,7 @@ statements! {
             SELECT coalesce(k.since, k.created) AS since, k.lease, k.worker \
             FROM taskyard.tube u JOIN taskyard.task k ON k.tube = u.number \
             WHERE u.name = $1 AND k.id = p.id AND p.item > 0 OFFSET 0) k ON true" (TEXT, INT8);
+    POSITIONS: "SELECT * FROM taskyard.show_positions($1,$2,$3)" (TEXT, INT8, INT8_ARRAY);
     LIST: "SELECT * FROM taskyard.list_page($1,$2,$3,$4,$5,$6,$7)" (TEXT, INT8, INT4, INT8, INT8, INT8, TEXT);
     RELEASE_ALL: "SELECT * FROM taskyard.release_all($1,$2)" (TEXT, INT8);
     JOIN_SESSION: "SELECT * FROM taskyard.join_session($1,$2,$3,$4)" (BYTEA, BOOL, BYTEA, INT8);

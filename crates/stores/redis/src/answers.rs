@@ -1,10 +1,11 @@
 //! Decodes the answers of a tube to the commands of one call.
 
 use taskyard_core::command::TubeInfo;
+use taskyard_core::estimate::DelayedTasks;
 use taskyard_core::limits::BATCH_BYTES_MAX;
 use taskyard_core::{
-    Command, Error, HeldKey, ListedTask, NewTask, Outcome, Placed, Reply, SemaphoreKey, State,
-    Task, TaskId, Timestamp, TubeName, no_semaphore,
+    Command, Error, HeldKey, ListedTask, NewTask, Outcome, Placed, Position, Reply, SemaphoreKey,
+    State, SubqueuePosition, Task, TaskId, Timestamp, TubeName, no_semaphore,
 };
 use taskyard_redis::Value;
 
@@ -204,6 +205,7 @@ impl AnswerParts {
             Command::Peek { .. } => Reply::Tasks(self.tasks(bytes, Detail::Everything)?),
             Command::Deliveries { .. } => Reply::Tasks(self.tasks(bytes, Detail::NoBodies)?),
             Command::List(_) => listed(bytes)?,
+            Command::Positions { .. } => positions(bytes)?,
             Command::Finish { show, items, .. } => {
                 Reply::Finished(self.outcomes(bytes, items.len(), *show)?)
             }
@@ -351,6 +353,36 @@ fn listed(mut bytes: ByteReader<'_>) -> Result<Reply, Unreadable> {
         tasks.push(ListedTask { id: TaskId(bytes.big()?), pri: bytes.big()? });
     }
     Ok(Reply::Listed(tasks))
+}
+
+/// Positions: the clock and the delayed tasks come first.
+fn positions(mut bytes: ByteReader<'_>) -> Result<Reply, Unreadable> {
+    let (now, count) = (bytes.moment()?, bytes.small()?);
+    let delayed = (0..count).map(|_| {
+        let (pri, id) = (bytes.big()?, TaskId(bytes.big()?));
+        Ok((pri, id, bytes.moment()?))
+    });
+    let delayed = delayed.collect::<Result<Vec<_>, Unreadable>>()?;
+    let delayed = DelayedTasks::new(now, delayed.into_iter());
+    let mut positions = Vec::new();
+    while bytes.has_more() {
+        let (id, pri, flags) = (TaskId(bytes.big()?), bytes.big()?, bytes.byte()?);
+        let (due, ahead) = (bytes.moment()?, bytes.count()?);
+        let (subqueue_ahead, gate_ahead) = (bytes.count()?, bytes.count()?);
+        let has = |flag: u8| flags & flag != 0;
+        positions.push(Position {
+            id,
+            pri,
+            due: has(1).then_some(due),
+            ahead,
+            delayed_ahead: delayed.before(pri, id),
+            subqueue: has(4).then_some(SubqueuePosition { ahead: subqueue_ahead, is_busy: has(8) }),
+            gate_ahead: has(16).then_some(gate_ahead),
+            is_exact: has(2),
+            estimate: None,
+        });
+    }
+    Ok(Reply::Positions(positions))
 }
 
 fn placed(mut bytes: ByteReader<'_>, tasks: &[NewTask]) -> Result<Reply, Unreadable> {

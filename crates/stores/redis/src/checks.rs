@@ -2,7 +2,9 @@
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::names::check_names;
-use taskyard_core::{Command, Error, TubeOptions, check_queue_num, check_results, check_tasks};
+use taskyard_core::{
+    Command, Error, TubeOptions, check_positions, check_queue_num, check_results, check_tasks,
+};
 
 use super::execute::tasks_in;
 
@@ -19,6 +21,7 @@ pub(super) fn refusal(command: &Command, cluster: bool) -> Option<Error> {
         Command::AlterTube { change, .. } => change.check().err(),
         Command::Put { tasks, .. } => check_tasks(tasks).err(),
         Command::List(list) => list.check().err(),
+        Command::Positions { ids, .. } => check_positions(ids).err(),
         Command::Semaphore(command) => command.check().err(),
         Command::Take(take) => refuse_count("the number of tasks in one take", take.count),
         Command::Finish { items, .. } => {

@@ -68,6 +68,7 @@ fn encode(command: &Command, run: &[IndexedCommand], context: &mut Context<'_>) 
         }
         Command::Deliveries { count, .. } => vec![with_count(b'L', *count as u64)],
         Command::List(list) => vec![encode_list(list)],
+        Command::Positions { ids, .. } => vec![with_ids(vec![b'O'], ids)],
         Command::AlterTube { change, .. } => vec![alter(change)],
         Command::Truncate { .. } => vec![b"Z".to_vec()],
         Command::ReleaseAll { .. } => vec![b"A".to_vec()],

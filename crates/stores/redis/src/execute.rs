@@ -435,7 +435,8 @@ pub(super) fn tasks_in(command: &Command) -> usize {
         Command::Finish { items, .. } => items.len(),
         Command::KickTasks { ids, .. }
         | Command::Delete { ids, .. }
-        | Command::Peek { ids, .. } => ids.len(),
+        | Command::Peek { ids, .. }
+        | Command::Positions { ids, .. } => ids.len(),
         Command::List(list) => list.limit,
         _ => 1,
     }
@@ -452,6 +453,7 @@ pub(super) fn tube_of(command: &Command) -> Option<&TubeName> {
         | Command::Peek { tube, .. }
         | Command::Deliveries { tube, .. }
         | Command::List(List { tube, .. })
+        | Command::Positions { tube, .. }
         | Command::Truncate { tube }
         | Command::ReleaseAll { tube }
         | Command::AlterTube { tube, .. }
@@ -467,6 +469,7 @@ pub(super) fn is_read_only(command: &Command) -> bool {
         Command::Peek { .. }
             | Command::Deliveries { .. }
             | Command::List(_)
+            | Command::Positions { .. }
             | Command::Tubes { .. }
     )
 }

@@ -29,7 +29,7 @@ const FILES: &[&str] = &[
     include_str!("lua/put.lua"),
     include_str!("lua/show.lua"),
     concat!("do\n", include_str!("lua/keys.lua"), "end\n"),
-    concat!("do\n", include_str!("lua/list.lua"), "end\n"),
+    concat!("do\n", include_str!("lua/list.lua"), include_str!("lua/positions.lua"), "end\n"),
     concat!("do\n", include_str!("lua/take.lua"), "end\n"),
     include_str!("lua/release.lua"),
     concat!("do\n", include_str!("lua/finish.lua"), "end\n"),
@@ -74,6 +74,7 @@ mod tests {
         let accepted = [
             "'COUNT', 1000",
             "VALUES_MAX = 1000",
+            "MISSES_MAX, GAPS_MAX = 2000",
             "decoded_count >= 1000",
             "given, 1024",
             "SKIP = 1000000",

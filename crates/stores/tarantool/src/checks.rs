@@ -5,8 +5,8 @@
 
 use taskyard_core::limits::{BATCH_TASKS_MAX, SCHEDULE_PUTS_MAX};
 use taskyard_core::{
-    Body, Command, Error, NewTask, Reply, ScheduleCommand, check_fire, check_queue_num,
-    check_results, check_tasks, checked_list_limit,
+    Body, Command, Error, NewTask, Reply, ScheduleCommand, check_fire, check_positions,
+    check_queue_num, check_results, check_tasks, checked_list_limit,
 };
 
 use super::execute::tasks_in;
@@ -29,6 +29,7 @@ pub(super) fn refusal(command: &Command) -> Option<Error> {
             refuse_items(command)
         }
         Command::List(list) => list.check().err(),
+        Command::Positions { ids, .. } => check_positions(ids).err(),
         Command::Semaphore(command) => command.check().err(),
         Command::Schedule(command) => refuse_schedule(command),
         _ => None,

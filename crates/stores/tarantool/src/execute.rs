@@ -507,7 +507,8 @@ pub(super) fn tasks_in(command: &Command) -> usize {
         Command::Finish { items, .. } => items.len(),
         Command::Delete { ids, .. }
         | Command::KickTasks { ids, .. }
-        | Command::Peek { ids, .. } => ids.len(),
+        | Command::Peek { ids, .. }
+        | Command::Positions { ids, .. } => ids.len(),
         Command::List(list) => list.limit,
         Command::Semaphore(command) => command.items(),
         Command::Schedule(command) => command.tasks().len().max(1),
@@ -524,6 +525,7 @@ fn is_read_only(command: &Command) -> bool {
         Command::Peek { .. }
         | Command::Deliveries { .. }
         | Command::List(_)
+        | Command::Positions { .. }
         | Command::Tubes { .. } => true,
         Command::Schedule(command) => matches!(
             **command,

@@ -211,6 +211,7 @@ const UNSUPPORTED: &[&str] = &[
     "attempts and a limit of them",
     "names of workers and failures of tasks",
     "kicking tasks by id",
+    "positions of waiting tasks",
     "the previous start of a task, and since when the oldest waits",
     "meta of tasks",
     "atomic batches",

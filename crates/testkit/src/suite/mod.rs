@@ -1,4 +1,4 @@
-//! The suite of stores that servers share: kills, lost replies, several servers, exact values; and storms on their servers.
+//! The suite of stores that servers share: kills, lost replies, several servers, exact values, positions in large tubes; and storms on their servers.
 //!
 //! A case is a function over [`SharedDatabase`](crate::SharedDatabase); each database runs all of them by one macro per file. What
 //! only one database can do wrong is tested beside its store.
@@ -8,6 +8,7 @@
 pub mod exact;
 pub mod kills;
 pub mod lost_replies;
+pub mod positions;
 pub mod servers;
 #[cfg(feature = "storm")]
 pub mod storms;

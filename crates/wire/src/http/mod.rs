@@ -24,6 +24,7 @@
 //! | delete | [`DeleteRequest`] | [`FinishAnswer`] |
 //! | peek at one | | [`TaskAnswer`] |
 //! | peek at several | [`PeekRequest`] | [`TasksAnswer`] |
+//! | positions | [`PositionsRequest`] | [`PositionsAnswer`] |
 //! | list | [`TasksQuery`] | [`TaskPageAnswer`] |
 //! | truncate, release-all, drop | | [`NothingAnswer`] |
 //! | deliveries | | [`DeliveriesAnswer`] |
@@ -58,6 +59,7 @@ mod names;
 mod object;
 mod options;
 mod pace;
+mod position;
 mod put;
 mod put_request;
 #[cfg(feature = "openapi")]
@@ -101,6 +103,9 @@ pub use manager::{
 pub use names::{ConflictWord, FinishWord, KindWord, OutcomeWord, StateWord};
 pub use options::check_options;
 pub use pace::{RateAnswer, RateRequest, RetryAnswer, RetryRequest, changed_policy};
+pub use position::{
+    EstimateAnswer, NoEstimateAnswer, PositionAnswer, PositionsAnswer, PositionsRequest,
+};
 pub use put::{PlacedTask, PutAnswer, PutRequest, PutTask};
 pub use schedules::{
     CatchUpWord, NextTimesAnswer, OverlapWord, ScheduleAnswer, ScheduleRequest, SchedulesAnswer,

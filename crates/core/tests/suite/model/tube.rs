@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use taskyard_core::command::TubeInfo;
+use taskyard_core::estimate::DELAYED_PERIODS;
 use taskyard_core::*;
 
 /// A tube and its tasks.
@@ -250,6 +251,46 @@ impl ModelTube {
             }
         };
         tasks.into_iter().take(list.limit).collect()
+    }
+
+    pub fn position(&self, now: Timestamp, id: TaskId) -> Option<Position> {
+        let is_ready = |task: &Task| task.state == State::Ready && task.expires > now;
+        let waits = |task: &&Task| is_ready(task) || task.state == State::Delayed;
+        let own = self.tasks().find(|task| task.id == id).filter(waits)?;
+        let goes_first = |task: &&Task| (task.pri, task.id) < (own.pri, own.id);
+        let ready = |task: &&Task| is_ready(task) && goes_first(task);
+        let is_near = |task: &&Task| task.subqueue == own.subqueue;
+        let delayed = self.tasks().filter(|task| task.state == State::Delayed);
+        let waits = delayed.filter(goes_first).filter_map(|task| Some(task.due?.since(now)));
+        let mut delayed_ahead = vec![0; DELAYED_PERIODS];
+        for wait in waits {
+            let seconds = |period: usize| Span::from_secs(1 << period);
+            let later = (0..DELAYED_PERIODS).filter(|period| wait <= seconds(*period));
+            later.for_each(|period| delayed_ahead[period] += 1);
+        }
+        // What is like the number before is omitted.
+        while let [.., before, last] = delayed_ahead[..]
+            && before == last
+        {
+            delayed_ahead.pop();
+        }
+        if delayed_ahead == [0] {
+            delayed_ahead.clear();
+        }
+        Some(Position {
+            id,
+            pri: own.pri,
+            due: own.due.filter(|_| own.state == State::Delayed),
+            ahead: self.tasks().filter(ready).count() as u64,
+            delayed_ahead,
+            subqueue: own.subqueue.is_some().then(|| SubqueuePosition {
+                ahead: self.tasks().filter(is_near).filter(ready).count() as u64,
+                is_busy: self.tasks().filter(is_near).any(|task| task.state == State::Taken),
+            }),
+            gate_ahead: None,
+            is_exact: true,
+            estimate: None,
+        })
     }
 
     fn tasks(&self) -> impl Iterator<Item = &Task> {

@@ -34,6 +34,7 @@ fn use_all(store: &PostgresStore, tube: &TubeName) {
         Command::KickTasks { tube: tube.clone(), ids: vec![third.id], reset_attempts: true },
         Command::Deliveries { tube: tube.clone(), count: 9 },
         Command::Peek { tube: tube.clone(), ids: vec![second.id] },
+        Command::Positions { tube: tube.clone(), ids: vec![second.id] },
         Command::ReleaseAll { tube: tube.clone() },
         Command::Delete { tube: tube.clone(), ids: vec![fourth.id], show: false },
         Command::Tick { limit: 9, seed: 0 },

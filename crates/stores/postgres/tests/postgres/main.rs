@@ -18,6 +18,7 @@ mod overtaken;
 mod pace;
 mod plain;
 mod pooled;
+mod positions;
 mod races;
 mod semaphore_effects;
 mod semaphore_heads;

@@ -1,7 +1,7 @@
 -- Runs the commands of one call to a tube, one after the other.
 
 local VERBS = { P = verbs.put, T = verbs.take, F = verbs.finish, G = verbs.ack, D = verbs.delete, K = verbs.kick,
-    H = verbs.kick_tasks, E = verbs.peek, L = verbs.deliveries, Q = verbs.list, N = info, A = verbs.release_all, S = verbs.end_session,
+    H = verbs.kick_tasks, E = verbs.peek, L = verbs.deliveries, Q = verbs.list, O = verbs.positions, N = info, A = verbs.release_all, S = verbs.end_session,
     U = verbs.undo_unacknowledged, I = verbs.tick, R = verbs.alter, M = verbs.rename, X = verbs.drop, Z = verbs.truncate }
 -- The commands of a plain tube's fast path.
 local FAST = { P = true, T = true, G = true }

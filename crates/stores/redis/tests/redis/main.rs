@@ -18,6 +18,7 @@ mod merging;
 mod naming;
 mod pace;
 mod pipeline;
+mod positions;
 mod semaphores;
 mod servers;
 mod tls;

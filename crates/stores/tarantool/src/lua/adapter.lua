@@ -320,6 +320,10 @@ commands_by_number[20] = function()
     return unsupported('kicking tasks by id')
 end
 
+commands_by_number[22] = function()
+    return unsupported('the position of a task in the queue')
+end
+
 commands_by_number[8] = with_tube(function(c, tube, command)
     local outcomes = {}
     for place, id in ipairs(command[3]) do

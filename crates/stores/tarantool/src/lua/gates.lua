@@ -61,6 +61,13 @@ function regate(c, tube, ids)
     follow(c)
 end
 
+-- How many members of the semaphore before a tube get a grant before this task, which waits for one; nil without a semaphore.
+function positions.gate_ahead(c, tube, id, most)
+    local s = tube.o.semaphore and find_semaphore(c, tube.o.semaphore)
+    local entry = s and sem.find(s, gated_task(tube.number, id))
+    return s and (entry and sem.waiting_before(s, entry, most) or 0) or nil
+end
+
 -- Adds new tasks to their semaphore; answers the state of each.
 function gate_new(c, tube, first, size)
     local ids, placed = {}, {}

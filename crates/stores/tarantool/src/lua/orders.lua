@@ -6,6 +6,25 @@ local function since_of(task)
     return since == nil and task[CREATED] or since
 end
 
+-- How many rows of an order, from a key on, follow each other before one for which `key_of` returns nothing; counts up to `most`. For
+-- the others it returns their key. Answers also the key of the last. Tarantool skips rows much faster than Lua reads them, so the steps
+-- grow until one is too long, and then the rest is halved.
+function positions.count_rows(order, key, most, key_of)
+    local count, iterator, step, rest, last = 0, 'GE', 1, nil, nil
+    while count < most and rest ~= 1 do
+        step = rest and math.floor(rest / 2) or math.min(step, most - count)
+        local row = order:select(key, { iterator = iterator, offset = step - 1, limit = 1 })[1]
+        local found = row and key_of(row)
+        if found then
+            count, last, key, iterator = count + step, found, found, 'GT'
+            rest, step = rest and rest - step, 2 * step
+        else
+            rest = step
+        end
+    end
+    return count, last
+end
+
 -- Removes the optional fields from the copy of a row.
 local function cut_optional(row)
     for place = #row, FAILURES, -1 do

@@ -264,6 +264,16 @@ local function count_before(s, class, entry, most)
     return found
 end
 
+-- How many waiting members are better than an entry, whether or not it waits itself; counts up to `most`.
+function sem.waiting_before(s, entry, most)
+    local rank, seq = entry[E_RANK], entry[E_SEQ]
+    return (positions.count_rows(S.place.index[1], { s.number, WAITING }, most, function(other)
+        local is_better = other[E_RANK] < rank or other[E_RANK] == rank and other[E_SEQ] < seq
+        return other[1] == s.number and other[E_CLASS] == WAITING and is_better
+            and { s.number, WAITING, other[E_RANK], other[E_SEQ] }
+    end))
+end
+
 function sem.count_better(s, entry, most)
     return count_before(s, DECLINED, entry, most) + count_before(s, ASKED, entry, most)
 end

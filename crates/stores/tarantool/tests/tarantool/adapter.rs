@@ -347,6 +347,7 @@ fn unsupported_commands_are_refused() {
         Command::AlterTube { tube: tube.clone(), change: TubeChange::default() },
         Command::NameTube { tube: tube.clone(), name: other.clone(), queue_num: None },
         Command::ConfigureSessions { ttr: Span::from_secs(1) },
+        Command::Positions { tube: tube.clone(), ids: vec![TaskId(0)] },
         Command::Semaphore(look),
     ] {
         let verb = command.verb();

@@ -15,6 +15,7 @@ mod large;
 mod list;
 mod lost_replies;
 mod pace;
+mod positions;
 mod raw_insert;
 mod replicas;
 mod schedules;

@@ -1,0 +1,60 @@
+//! A laboratory for estimates: seeded workloads in a simulated queue, whose estimates are compared with the starts of the tasks.
+
+mod figures;
+mod workloads;
+mod world;
+
+use super::Size;
+use super::report::{Report, Row, Target};
+use world::World;
+
+/// Compared estimates of each workload, in a full and in a quick run.
+const ESTIMATES: [usize; 2] = [120_000, 20_000];
+/// The seed of all workloads.
+const SEED: u64 = 17;
+
+pub fn measure(report: &mut Report, size: Size) {
+    let count = ESTIMATES[usize::from(size.is_quick())];
+    for workload in workloads::all() {
+        let name = workload.name;
+        let mut world = World::new(workload, SEED);
+        world.run(count);
+        let figures = &mut world.figures;
+        let (error, waited) = figures.median_error();
+        let compared = format!("{} estimates, seed {SEED}", figures.len());
+        let rows = [
+            ("p50 held", figures.within_p50(), Target::Within(40.0, 60.0), compared.clone()),
+            ("p90 held", figures.within_p90(), Target::Within(85.0, 95.0), compared),
+            (
+                "median error of p50",
+                error,
+                Target::AtMost(25.0),
+                format!("{waited} tasks that waited at least 10 ms"),
+            ),
+        ];
+        for (what, figure, target, note) in rows {
+            let what = format!("{what}, {name}");
+            report.add(Row { what, figure, unit: "%", target: Some(target), note });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The benchmark has the figures of long runs; this notices estimates that are wrong altogether.
+    #[test]
+    fn estimates_are_near_the_starts_in_every_workload() {
+        for workload in workloads::all() {
+            let name = workload.name;
+            let mut world = World::new(workload, SEED);
+            world.run(3_000);
+            let figures = &mut world.figures;
+            assert_eq!(figures.len(), 3_000, "{name}");
+            let (p50, p90) = (figures.within_p50(), figures.within_p90());
+            assert!((20.0..85.0).contains(&p50) && p90 > 60.0, "{name}: {p50} {p90}");
+            assert!(figures.median_error().0 < 60.0, "{name}: {:?}", figures.median_error());
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Compares estimates with the starts of their tasks, and corrects later estimates by what was found.
+//!
+//! A correction is the ratio of real and estimated waits in recent comparisons, for each magnitude of the number of tasks
+//! ahead. Its quantiles are used, so that half of the tasks start within p50 and nine of ten within p90, however wrong the
+//! model is.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::{Basis, Estimate};
+use crate::task::TaskId;
+use crate::time::{Span, Timestamp};
+
+/// Estimates of one tube that are remembered until their tasks start.
+const GIVEN_MAX: usize = 4_096;
+/// Comparisons that decide a correction.
+const COMPARED_MAX: usize = 512;
+/// With this many comparisons the correction has half of its weight.
+const HALF_WEIGHT: f64 = 4.0;
+/// Comparisons of one second count once in so many.
+const PER_SECOND_MAX: u32 = 1;
+/// How much one comparison moves the level of a quantile.
+const MOVE: f64 = 0.02;
+/// How far a level is moved at most.
+const MOVED_MAX: f64 = 0.2;
+/// Shorter waits are all the same.
+const SHORTEST: f64 = 0.001;
+/// Few tasks ahead, some, many; then delayed tasks, and those for which a consumer waits.
+const MAGNITUDES: usize = 5;
+
+/// The comparisons of one tube.
+#[derive(Debug, Default)]
+pub struct Calibration {
+    given: HashMap<TaskId, Given>,
+    /// In the order in which they were given.
+    order: VecDeque<(TaskId, Timestamp)>,
+    corrections: [Correction; MAGNITUDES],
+    counts: Calibrated,
+}
+
+/// How many estimates held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Calibrated {
+    /// Tasks that started within p50.
+    pub p50: u64,
+    /// Tasks that started after p50 and within p90.
+    pub p90: u64,
+    /// Tasks that started later.
+    pub late: u64,
+}
+
+/// Which part of an estimate held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// The task started within p50.
+    P50,
+    /// It started within p90.
+    P90,
+    /// It started later.
+    Late,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Given {
+    at: Timestamp,
+    /// As it was shown.
+    shown: Estimate,
+    /// Before the correction.
+    raw: Estimate,
+}
+
+/// Logarithms of the ratios of real waits to estimated ones.
+#[derive(Clone, Debug, Default)]
+struct Correction {
+    ratios: VecDeque<Ratio>,
+    /// The second of the latest comparison, and how many there were in it.
+    second: (i64, u32),
+    /// How far the levels of the quantiles are moved, because too many or too few estimates held.
+    moved: [f64; 2],
+}
+
+/// How much longer a task waited than was estimated, as logarithms.
+#[derive(Clone, Copy, Debug)]
+struct Ratio {
+    p50: f32,
+    p90: f32,
+    /// When the estimate was given, in seconds. Estimates of one moment are wrong together.
+    given: i64,
+}
+
+impl Calibrated {
+    /// All comparisons.
+    pub fn total(&self) -> u64 {
+        self.p50 + self.p90 + self.late
+    }
+
+    /// Counts a comparison.
+    pub fn add(&mut self, held: Held) {
+        match held {
+            Held::P50 => self.p50 += 1,
+            Held::P90 => self.p90 += 1,
+            Held::Late => self.late += 1,
+        }
+    }
+}
+
+impl Calibration {
+    /// Corrects an estimate and remembers it until its task starts.
+    pub fn give(&mut self, id: TaskId, now: Timestamp, raw: Estimate) -> Estimate {
+        let shown = self.corrected(raw);
+        // The first estimate of a task is the one that is compared.
+        if let std::collections::hash_map::Entry::Vacant(place) = self.given.entry(id) {
+            place.insert(Given { at: now, shown, raw });
+            self.order.push_back((id, now));
+        }
+        while self.given.len() > GIVEN_MAX
+            && let Some((oldest, at)) = self.order.pop_front()
+        {
+            if self.given.get(&oldest).is_some_and(|given| given.at == at) {
+                self.given.remove(&oldest);
+            }
+        }
+        if self.order.len() > 2 * GIVEN_MAX {
+            let given = &self.given;
+            self.order.retain(|(id, at)| given.get(id).is_some_and(|given| given.at == *at));
+        }
+        shown
+    }
+
+    /// The correction of an estimate that is not compared.
+    pub fn corrected(&self, raw: Estimate) -> Estimate {
+        self.corrections[magnitude(&raw)].corrected(raw)
+    }
+
+    /// Whether estimates wait for the starts of their tasks.
+    pub fn is_waiting(&self) -> bool {
+        !self.given.is_empty()
+    }
+
+    /// A task has started.
+    pub fn start(&mut self, id: TaskId, now: Timestamp) -> Option<Held> {
+        let Given { at, shown, raw } = self.given.remove(&id)?;
+        let real = now.since(at);
+        self.corrections[magnitude(&raw)].compare(at, now, raw, shown);
+        let held = if real <= shown.p50.max(Span::from_micros(1_000)) {
+            Held::P50
+        } else if real <= shown.p90.max(Span::from_micros(1_000)) {
+            Held::P90
+        } else {
+            Held::Late
+        };
+        self.counts.add(held);
+        Some(held)
+    }
+
+    /// A task has ended without a start.
+    pub fn forget(&mut self, id: TaskId) {
+        self.given.remove(&id);
+    }
+
+    /// How many estimates held.
+    pub fn counts(&self) -> Calibrated {
+        self.counts
+    }
+}
+
+fn magnitude(raw: &Estimate) -> usize {
+    match (raw.basis, raw.ahead) {
+        (Basis::IdleConsumer, _) => 4,
+        (Basis::Delay, _) => 3,
+        (_, ..16) => 0,
+        (_, ..128) => 1,
+        _ => 2,
+    }
+}
+
+impl Correction {
+    fn compare(&mut self, given: Timestamp, now: Timestamp, raw: Estimate, shown: Estimate) {
+        let second = now.as_micros() / 1_000_000;
+        if self.second.0 != second {
+            self.second = (second, 0);
+        }
+        self.second.1 += 1;
+        if self.second.1 > PER_SECOND_MAX {
+            return;
+        }
+        for (moved, (level, estimated)) in
+            self.moved.iter_mut().zip([(0.5, shown.p50), (0.9, shown.p90)])
+        {
+            let held = if now.since(given) <= estimated { 1.0 } else { 0.0 };
+            *moved = (*moved + MOVE * (level - held)).clamp(-MOVED_MAX, MOVED_MAX);
+        }
+        let real = now.since(given).as_secs_f64().max(SHORTEST);
+        let ratio = |estimated: Span| (real / estimated.as_secs_f64().max(SHORTEST)).ln() as f32;
+        if self.ratios.len() == COMPARED_MAX {
+            self.ratios.pop_front();
+        }
+        let given = given.as_micros() / 1_000_000;
+        self.ratios.push_back(Ratio { p50: ratio(raw.p50), p90: ratio(raw.p90), given });
+    }
+
+    fn corrected(&self, raw: Estimate) -> Estimate {
+        if self.ratios.is_empty() {
+            return raw;
+        }
+        let moments = self.moments();
+        let weight = moments / (moments + HALF_WEIGHT);
+        let correct = |span: Span, ratios: Vec<f32>, quantile: f64, weight: f64| {
+            let seconds = span.as_secs_f64().max(SHORTEST);
+            let ratio = weight * f64::from(quantile_of(ratios, quantile));
+            Span::from_secs_f64(seconds * ratio.exp()).unwrap_or(span)
+        };
+        let p50 = correct(
+            raw.p50,
+            self.ratios.iter().map(|ratio| ratio.p50).collect(),
+            0.5 + self.moved[0],
+            weight,
+        );
+        // With few independent comparisons a larger part of them must be covered.
+        let level = 0.9 * (1.0 + 1.0 / moments) + self.moved[1];
+        let ratios = self.ratios.iter().map(|ratio| ratio.p90).collect();
+        // Where even the largest is not enough, more is added.
+        let p90 = correct(scaled(raw.p90, level.max(1.0)), ratios, level.min(1.0), 1.0);
+        let p90 = p90.max(p50);
+        Estimate { p50, p90, ..raw }
+    }
+
+    /// The number of moments at which the compared estimates were given.
+    fn moments(&self) -> f64 {
+        let mut moments: Vec<i64> = self.ratios.iter().map(|ratio| ratio.given / 10).collect();
+        moments.sort_unstable();
+        moments.dedup();
+        moments.len() as f64
+    }
+}
+
+fn scaled(span: Span, factor: f64) -> Span {
+    Span::from_secs_f64(span.as_secs_f64() * factor).unwrap_or(span)
+}
+
+fn quantile_of(mut values: Vec<f32>, quantile: f64) -> f32 {
+    let place = ((values.len() - 1) as f64 * quantile).round() as usize;
+    *values.select_nth_unstable_by(place, f32::total_cmp).1
+}

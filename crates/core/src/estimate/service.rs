@@ -1,0 +1,263 @@
+//! What is known of the consumers of a tube, and when a waiting task will start with them.
+//!
+//! The rate of departures is measured while tasks wait: then consumers have no pause. By Little's law the number of
+//! running tasks is the rate times their run time, so a change of the number of consumers shows at once in the
+//! number of running tasks, and the measured rate is scaled with it.
+
+use super::departures::{Quantiles, departure};
+use super::run_times::RunTimes;
+use super::{Basis, Estimate, Forecast, NoEstimate, Position};
+use crate::rate::RateLimit;
+use crate::time::{Span, Timestamp};
+
+/// After this many seconds of activity what was learned has half of its weight.
+const HALF_LIFE: f64 = 60.0;
+/// The same for the number of running tasks, which changes when consumers join or leave.
+const TAKEN_HALF_LIFE: f64 = 3.0;
+/// After this many seconds in which tasks waited the usual number of running tasks is known.
+const USUAL_SECONDS: f64 = 10.0;
+/// The most priorities whose arrivals are counted separately.
+const PRIORITIES_MAX: usize = 16;
+/// Estimates end here.
+const SECONDS_MAX: f64 = 30.0 * 86_400.0;
+
+/// What happened in a tube since the sample before.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QueueSample {
+    /// How long that is.
+    pub seconds: f64,
+    /// Deliveries.
+    pub takes: u64,
+    /// Deliveries whose task waits again.
+    pub returns: u64,
+    /// Ready tasks at its end.
+    pub ready: u64,
+    /// Taken tasks at its end.
+    pub taken: u64,
+}
+
+/// The state of a tube when an estimate is asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QueueNow {
+    /// Ready tasks.
+    pub ready: u64,
+    /// Taken tasks.
+    pub taken: u64,
+    /// Consumers that wait for a task.
+    pub idle: u64,
+    /// Whether the tube is paused.
+    pub is_paused: bool,
+    /// The priority of tasks whose put names none.
+    pub pri: u64,
+    /// Its rate limit.
+    pub rate: Option<RateLimit>,
+    /// Its semaphore.
+    pub gate: Option<GateNow>,
+}
+
+/// The state of a semaphore.
+#[derive(Clone, Copy, Debug)]
+pub struct GateNow {
+    /// How many tasks it lets run.
+    pub active: u64,
+    /// How many hold a grant.
+    pub held: u64,
+}
+
+/// What was learned of one tube.
+#[derive(Clone, Debug, Default)]
+pub struct ServiceModel {
+    runs: RunTimes,
+    /// Sums over seconds in which tasks waited, with weights.
+    waited: Waited,
+    /// The number of running tasks in the last seconds.
+    taken: f64,
+    /// Whether tasks waited at the latest sample.
+    was_waiting: bool,
+    /// Arrivals by priority, with weights, and the weight of the seconds. `None` is the usual priority of the tube.
+    arrivals: Vec<(Option<u64>, f64)>,
+    seconds: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Waited {
+    seconds: f64,
+    departures: f64,
+    taken: f64,
+}
+
+impl ServiceModel {
+    /// Deliveries of this many seconds have ended.
+    pub fn add_runs(&mut self, seconds: f64, count: u32) {
+        self.runs.add(seconds, f64::from(count));
+    }
+
+    /// Tasks with this priority were put; `None` is the usual one of the tube.
+    pub fn add_arrivals(&mut self, pri: Option<u64>, count: u32) {
+        let count = f64::from(count);
+        if let Some(arrivals) = self.arrivals.iter_mut().find(|arrivals| arrivals.0 == pri) {
+            arrivals.1 += count;
+        } else if self.arrivals.len() < PRIORITIES_MAX {
+            self.arrivals.push((pri, count));
+        } else if let Some(rarest) =
+            self.arrivals.iter_mut().min_by(|a, b| a.1.total_cmp(&b.1)).filter(|a| a.1 < count)
+        {
+            *rarest = (pri, count);
+        }
+    }
+
+    /// Adds a sample of a tube that was used since the one before.
+    pub fn add_sample(&mut self, sample: QueueSample) {
+        let seconds = sample.seconds;
+        let fade = 0.5_f64.powf(seconds / HALF_LIFE);
+        self.runs.fade(fade);
+        self.arrivals.iter_mut().for_each(|arrivals| arrivals.1 *= fade);
+        self.arrivals.retain(|arrivals| arrivals.1 > 1e-3);
+        self.seconds = self.seconds * fade + seconds;
+        let waits = sample.ready > 0;
+        let recent = 0.5_f64.powf(seconds / TAKEN_HALF_LIFE);
+        self.taken = self.taken * recent + sample.taken as f64 * (1.0 - recent);
+        if waits && self.was_waiting {
+            let departures = sample.takes as f64 - sample.returns as f64;
+            self.waited = Waited {
+                seconds: self.waited.seconds * fade + seconds,
+                departures: (self.waited.departures * fade + departures).max(0.0),
+                taken: self.waited.taken * fade + sample.taken as f64 * seconds,
+            };
+        }
+        self.was_waiting = waits;
+    }
+
+    /// Arrivals per second that go before a task with this priority; `usual` is that of puts that name none.
+    fn overtaking(&self, pri: u64, usual: u64) -> f64 {
+        let better = self.arrivals.iter().filter(|arrivals| arrivals.0.unwrap_or(usual) < pri);
+        better.map(|arrivals| arrivals.1).sum::<f64>() / self.seconds.max(1.0)
+    }
+
+    /// How many consumers there are: those that run a task, and those that wait for one. The latter may wait for tasks of
+    /// other tubes too; so no more of them count than ran while tasks of this tube waited.
+    fn consumers(&self, queue: &QueueNow) -> f64 {
+        let (taken, idle) = (queue.taken as f64, queue.idle as f64);
+        if taken + idle == 0.0 {
+            // Perhaps they are between two tasks.
+            return self.taken;
+        }
+        let usual = self.waited.taken / self.waited.seconds.max(1.0);
+        if self.waited.seconds < USUAL_SECONDS {
+            taken + idle
+        } else {
+            (taken + idle).min(usual.max(taken).max(1.0))
+        }
+    }
+
+    /// How many tasks leave the queue per second, with as many consumers as there are now.
+    fn rate(&self, queue: &QueueNow) -> Option<f64> {
+        let consumers = self.consumers(queue);
+        if self.waited.departures > 0.0 && self.waited.taken > 0.0 {
+            return Some(self.waited.departures / self.waited.taken * consumers);
+        }
+        Some(consumers / self.runs.mean()?)
+    }
+
+    /// When a task at this position will start.
+    pub fn forecast(&self, now: Timestamp, position: &Position, queue: &QueueNow) -> Forecast {
+        if queue.is_paused {
+            return Err(NoEstimate::TubePaused);
+        }
+        let ahead = position.ahead + queue.taken;
+        let due = position.due.map_or(0.0, |due| due.since(now).as_secs_f64());
+        let (quantiles, basis) = self.quantiles(due, position, queue)?;
+        let span = |seconds: f64| Span::from_secs_f64(seconds.clamp(0.0, SECONDS_MAX));
+        let (p50, p90) = (span(quantiles.p50), span(quantiles.p90.max(quantiles.p50)));
+        let (p50, p90) = (p50.unwrap_or_default(), p90.unwrap_or_default());
+        Ok(Estimate { ahead, p50, p90, basis })
+    }
+
+    fn quantiles(
+        &self,
+        due: f64,
+        position: &Position,
+        queue: &QueueNow,
+    ) -> Result<(Quantiles, Basis), NoEstimate> {
+        let is_blocked = position.subqueue.is_some_and(|own| own.is_busy || own.ahead > 0);
+        if due == 0.0
+            && position.ahead < queue.idle
+            && position.gate_ahead.is_none()
+            && queue.rate.is_none()
+            && !is_blocked
+        {
+            return Ok((Quantiles { p50: 0.0, p90: 0.0 }, Basis::IdleConsumer));
+        }
+        if queue.taken == 0 && queue.idle == 0 && self.taken < 0.05 {
+            return Err(NoEstimate::NoConsumer);
+        }
+        let rate = self.rate(queue).filter(|rate| *rate > 0.0).ok_or(NoEstimate::NoHistory)?;
+        let mut found = (self.in_queue(position, queue, rate), Basis::RunTimes);
+        if let Some(own) = self.in_subqueue(position)
+            && own.p50 > found.0.p50
+        {
+            found = (own, Basis::Subqueue);
+        }
+        if let Some(limit) = &queue.rate {
+            let pace = f64::from(limit.count) / limit.per.as_secs_f64();
+            let time = (position.ahead + 1) as f64 / pace;
+            if time > found.0.p50 {
+                found = (Quantiles { p50: time, p90: time.max(found.0.p90) }, Basis::RateLimit);
+            }
+        }
+        if let Some(gated) = self.at_gate(position, queue)
+            && gated.p50 > found.0.p50
+        {
+            found = (gated, Basis::Semaphore);
+        }
+        if due > found.0.p50 {
+            let later = (found.0.p90 - found.0.p50).max(0.0).min(found.0.p90);
+            found = (Quantiles { p50: due, p90: due.max(found.0.p90) + later * 0.1 }, Basis::Delay);
+        }
+        Ok(found)
+    }
+
+    /// The time of the departures of all that goes first.
+    fn in_queue(&self, position: &Position, queue: &QueueNow, rate: f64) -> Quantiles {
+        let overtaking = self.overtaking(position.pri, queue.pri).min(0.95 * rate);
+        let consumers = self.consumers(queue);
+        let after = |count: u64| {
+            let quantiles = departure(count.max(1), consumers, rate, &self.runs);
+            let slower = rate / (rate - overtaking);
+            Quantiles { p50: quantiles.p50 * slower, p90: quantiles.p90 * slower }
+        };
+        let ahead = position.ahead.saturating_sub(queue.idle) + 1;
+        if position.delayed_ahead.is_empty() {
+            return after(ahead);
+        }
+        // Delayed tasks that are due before count too; there may be more in a longer time.
+        let mut time = ahead as f64 / (rate - overtaking);
+        let mut delayed = 0;
+        for _ in 0..8 {
+            let within = Span::from_secs_f64(time.min(SECONDS_MAX)).unwrap_or_default();
+            let more = position.delayed_within(within);
+            if more == delayed {
+                break;
+            }
+            delayed = more;
+            time = (ahead + delayed) as f64 / (rate - overtaking);
+        }
+        after(ahead + delayed)
+    }
+
+    /// The time of the tasks of its own sub-queue, of which one runs at a time.
+    fn in_subqueue(&self, position: &Position) -> Option<Quantiles> {
+        let own = position.subqueue?;
+        let runs = own.ahead + u64::from(own.is_busy);
+        let mean = self.runs.mean().filter(|_| runs > 0)?;
+        Some(departure(runs, 1.0, 1.0 / mean, &self.runs))
+    }
+
+    /// The time of the grants that others get first.
+    fn at_gate(&self, position: &Position, queue: &QueueNow) -> Option<Quantiles> {
+        let (gate, ahead) = (queue.gate?, position.gate_ahead?);
+        let holders = gate.held.max(1).min(gate.active.max(1)) as f64;
+        let mean = self.runs.mean()?;
+        Some(departure(ahead + 1, holders, holders / mean, &self.runs))
+    }
+}

@@ -1,0 +1,99 @@
+//! Estimates of an engine: when a waiting task will start.
+
+use taskyard_core::command::TubeInfo;
+use taskyard_core::estimate::Calibrated;
+use taskyard_core::{
+    Basis, Command, Estimate, Finish, Forecast, NoEstimate, Position, Reply, Span, TaskId,
+    TubeChange,
+};
+
+use crate::fixture::{Fixture, finish, tube};
+
+const SECOND: Span = Span::from_secs(1);
+
+async fn positions(fixture: &Fixture, ids: &[u64]) -> Vec<Position> {
+    let ids = ids.iter().copied().map(TaskId).collect();
+    match fixture.run(Command::Positions { tube: tube("mail"), ids }).await {
+        Ok(Reply::Positions(positions)) => positions,
+        other => panic!("positions were expected, not {other:?}"),
+    }
+}
+
+async fn forecast(fixture: &Fixture, id: u64) -> Forecast {
+    let positions = positions(fixture, &[id]).await;
+    positions[0].estimate.expect("the engine adds an estimate")
+}
+
+async fn info(fixture: &Fixture) -> TubeInfo {
+    match fixture.run(Command::Tubes { tube: Some(tube("mail")) }).await {
+        Ok(Reply::Tubes(mut infos)) => infos.remove(0),
+        other => panic!("a tube was expected, not {other:?}"),
+    }
+}
+
+/// One consumer works for so many tasks, one second each.
+async fn work(fixture: &Fixture, tasks: usize) {
+    for _ in 0..tasks {
+        let taken = fixture.take("mail", 1).await;
+        fixture.clock.advance(SECOND);
+        fixture.run(finish("mail", &taken, Finish::Ack)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_tube_without_consumers_has_a_reason_instead() {
+    let fixture = Fixture::new().await;
+    fixture.put("mail", &[1, 2]).await;
+    assert_eq!(forecast(&fixture, 1).await, Err(NoEstimate::NoConsumer));
+    let taken = fixture.take("mail", 1).await;
+    assert_eq!(forecast(&fixture, 1).await, Err(NoEstimate::NoHistory));
+    let change = TubeChange { paused: Some(true), ..TubeChange::default() };
+    fixture.run(Command::AlterTube { tube: tube("mail"), change }).await.unwrap();
+    assert_eq!(forecast(&fixture, 1).await, Err(NoEstimate::TubePaused));
+    fixture.run(finish("mail", &taken, Finish::Ack)).await.unwrap();
+    // A task that does not wait has no position.
+    assert_eq!(positions(&fixture, &[0, 7]).await, []);
+}
+
+#[tokio::test]
+async fn the_estimate_follows_the_rate_of_the_consumers() {
+    let fixture = Fixture::new().await;
+    fixture.put("mail", &[0; 100]).await;
+    work(&fixture, 30).await;
+    let taken = fixture.take("mail", 1).await;
+    let Estimate { ahead, p50, p90, basis } = forecast(&fixture, 90).await.unwrap();
+    assert_eq!((ahead, basis), (60, Basis::RunTimes));
+    let seconds = p50.as_secs_f64();
+    assert!((50.0..70.0).contains(&seconds) && p90 >= p50, "{seconds} {p90:?}");
+    // All that is ready has started when one more task would.
+    let drain = fixture.engine.drains(&[info(&fixture).await]).await[0].unwrap();
+    assert!((60.0..80.0).contains(&drain.p50.as_secs_f64()), "{drain:?}");
+    // A second consumer takes half of the tasks.
+    let second = fixture.take("mail", 1).await;
+    let twice = forecast(&fixture, 90).await.unwrap().p50.as_secs_f64();
+    assert!((25.0..35.0).contains(&twice), "{twice}");
+    fixture.run(finish("mail", &taken, Finish::Ack)).await.unwrap();
+    fixture.run(finish("mail", &second, Finish::Ack)).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_estimate_is_compared_when_its_task_starts() {
+    let fixture = Fixture::new().await;
+    fixture.put("mail", &[0; 60]).await;
+    work(&fixture, 20).await;
+    assert_eq!(fixture.engine.calibrated().await.get(&tube("mail")), None);
+    for id in 20..30 {
+        forecast(&fixture, id).await.unwrap();
+    }
+    // Asked again: the first estimate counts.
+    forecast(&fixture, 29).await.unwrap();
+    work(&fixture, 20).await;
+    let counts = fixture.engine.calibrated().await[&tube("mail")];
+    assert_eq!(counts.total(), 10, "{counts:?}");
+    // A consumer that sleeps makes them late.
+    forecast(&fixture, 41).await.unwrap();
+    fixture.clock.advance(Span::from_secs(3_600));
+    work(&fixture, 2).await;
+    let late = Calibrated { late: counts.late + 1, ..counts };
+    assert_eq!(fixture.engine.calibrated().await[&tube("mail")], late);
+}

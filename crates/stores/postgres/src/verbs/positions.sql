@@ -1,0 +1,269 @@
+-- Shows where waiting tasks are in the queue. Counts few tasks exactly and estimates the number of many from samples, so that the
+-- cost does not grow with the tube. All statements of a stable function have one snapshot.
+--
+-- A sample is the number of rows in a window of ids, whose length is chosen so that it has about 12 rows (16 by id) and hardly ever
+-- more than 60; of a window with more only these count, with the length that they have. Windows of a fixed length are unbiased also where
+-- ids have large holes, because tasks of other priorities were put between. Each window is in another place of its part, so that holes in
+-- a regular pattern are not always missed.
+--
+-- Rows are read from a place on in an order for which only one index fits (see set_subqueue_heads), and the end is compared afterwards:
+-- an index scan does not stop where a range of (pri, id) ends within a priority. So few rows are read first, then many.
+
+-- How many ready tasks are from a place on, before another one; counts up to _limit.
+CREATE OR REPLACE FUNCTION taskyard.ready_between(
+    _number integer, _from_pri bigint, _from_id bigint, _pri bigint, _id bigint, _limit bigint)
+RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    _count bigint;
+BEGIN
+    FOREACH _limit IN ARRAY ARRAY[least(_limit, 64), _limit] LOOP
+        SELECT count(*) INTO _count FROM (SELECT t.pri, t.id FROM taskyard.task t
+            WHERE t.tube = _number AND t.state = 0 AND (t.pri, t.id) >= (_from_pri, _from_id)
+            ORDER BY t.pri, t.id LIMIT _limit) r
+            WHERE (r.pri, r.id) < (_pri, _id);
+        EXIT WHEN _count < _limit;
+    END LOOP;
+    RETURN _count;
+END $$;
+
+-- The priorities of ready tasks before a place; NULL if there are more than _limit. Of each the first id, the end of its ids, and how
+-- far its ids are apart, on average and where they are densest; NULL if it has few.
+CREATE OR REPLACE FUNCTION taskyard.ready_priorities(_number integer, _pri bigint, _id bigint, _limit bigint,
+    OUT pris bigint[], OUT firsts bigint[], OUT ends bigint[], OUT gaps float8[], OUT smallest float8[])
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    WITH RECURSIVE found AS (
+        (SELECT t.pri, t.id FROM taskyard.task t WHERE t.tube = _number AND t.state = 0 ORDER BY t.pri, t.id LIMIT 1)
+        UNION ALL
+        SELECT n.pri, n.id FROM found f CROSS JOIN LATERAL (SELECT t.pri, t.id FROM taskyard.task t
+            WHERE t.tube = _number AND t.state = 0 AND t.pri > f.pri ORDER BY t.pri, t.id LIMIT 1) n
+        WHERE (n.pri, n.id) < (_pri, _id)),
+    chosen AS (SELECT f.pri, f.id FROM found f LIMIT _limit + 1),
+    ended AS (SELECT s.pri, s.id, e.id + 1 AS ending, greatest(64 / count(*) OVER (), 4) AS probes
+        FROM chosen s CROSS JOIN LATERAL (SELECT t.id FROM taskyard.task t
+        WHERE t.tube = _number AND t.state = 0
+            AND (t.pri, t.id) < (s.pri, CASE WHEN s.pri = _pri THEN _id ELSE 9223372036854775807 END)
+        ORDER BY t.pri DESC, t.id DESC LIMIT 1) e
+        WHERE (SELECT count(*) FROM chosen) <= _limit)
+    SELECT array_agg(e.pri), array_agg(e.id), array_agg(e.ending), array_agg(g.gap), array_agg(g.smallest)
+        INTO pris, firsts, ends, gaps, smallest
+        FROM ended e CROSS JOIN LATERAL (SELECT avg(l.id - p.from_id) / 7 AS gap, min(l.id - p.from_id) / 7.0 AS smallest
+            FROM (SELECT e.id + (e.ending - e.id) * n / e.probes AS from_id FROM generate_series(0, e.probes - 1) AS n) p
+            CROSS JOIN LATERAL (SELECT t.pri, t.id FROM taskyard.task t
+                WHERE t.tube = _number AND t.state = 0 AND (t.pri, t.id) >= (e.pri, p.from_id)
+                ORDER BY t.pri, t.id OFFSET 7 LIMIT 1) l
+            WHERE l.pri = e.pri AND l.id < e.ending) g;
+END $$;
+
+-- About how many tasks of these priorities are ready, as ready_priorities found them. A priority with more tasks gets more windows. The
+-- plan is made for the present size of the table: for an empty one the index of ids seems to cost the same.
+CREATE OR REPLACE FUNCTION taskyard.ready_sampled(
+    _number integer, _pris bigint[], _firsts bigint[], _ends bigint[], _gaps float8[], _smallest float8[])
+RETURNS float8 LANGUAGE plpgsql STABLE SET plan_cache_mode = force_custom_plan AS $$
+BEGIN
+    RETURN (WITH part AS (
+        SELECT s.pri, s.first_id, s.ending - s.first_id AS length,
+            coalesce(least(12 * s.gap, 56 * s.smallest), s.ending - s.first_id) AS wanted,
+            CASE WHEN s.gap IS NULL THEN 1 ELSE 2 + ceil(254 * (s.ending - s.first_id) / s.gap
+                / sum((s.ending - s.first_id) / s.gap) OVER ()) END::integer AS windows
+        FROM unnest(_pris, _firsts, _ends, _gaps, _smallest) AS s(pri, first_id, ending, gap, smallest)),
+    place AS (
+        SELECT p.pri, p.length::float8 / p.windows AS share, least(p.wanted, p.length::float8 / p.windows) AS size,
+            p.first_id + p.length::float8 / p.windows * n AS start,
+            n * 0.6180339887498949::float8 - floor(n * 0.6180339887498949::float8) AS shift
+        FROM part p CROSS JOIN LATERAL generate_series(0, p.windows - 1) AS n),
+    bounds AS MATERIALIZED (
+        SELECT b.pri, b.share, ceil(b.start + b.shift * (b.share - b.size))::bigint AS from_id,
+            ceil(b.start + b.shift * (b.share - b.size) + b.size)::bigint AS to_id
+        FROM place b)
+    SELECT sum(b.share * CASE WHEN w.rows < 60 THEN w.rows / greatest(b.to_id - b.from_id, 1)::float8
+            ELSE 60 / (w.last - b.from_id + 1)::float8 END)
+        FROM bounds b CROSS JOIN LATERAL (SELECT count(*) AS rows, max(r.id) AS last FROM (SELECT t.id FROM taskyard.task t
+            WHERE t.tube = _number AND t.state = 0 AND t.pri = b.pri AND t.id >= b.from_id AND t.id < b.to_id
+            ORDER BY t.id LIMIT 60) r) w);
+END $$;
+
+-- About how many ready tasks are before a place, from samples of all tasks of the tube by id: where there are many priorities.
+CREATE OR REPLACE FUNCTION taskyard.ready_sampled_by_id(_number integer, _pri bigint, _id bigint) RETURNS float8
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    _first bigint;
+    _share float8;
+    _size float8;
+BEGIN
+    SELECT a.id, (z.id + 1 - a.id) / 256.0 INTO _first, _share
+        FROM (SELECT t.id FROM taskyard.task t WHERE t.tube = _number ORDER BY t.id LIMIT 1) a
+        CROSS JOIN (SELECT t.id FROM taskyard.task t WHERE t.tube = _number ORDER BY t.id DESC LIMIT 1) z;
+    SELECT least(avg(l.id - p.from_id) / 15 * 16, _share) INTO _size
+        FROM (SELECT (_first + _share * 32 * n)::bigint AS from_id FROM generate_series(0, 7) AS n) p
+        CROSS JOIN LATERAL (SELECT t.id FROM taskyard.task t WHERE t.tube = _number AND t.id >= p.from_id
+            ORDER BY t.id OFFSET 15 LIMIT 1) l;
+    RETURN (WITH bounds AS MATERIALIZED (
+        SELECT ceil(s.start)::bigint AS from_id, ceil(s.start + _size)::bigint AS to_id
+        FROM (SELECT _first + _share * n
+                + (_share - _size) * (n * 0.6180339887498949::float8 - floor(n * 0.6180339887498949::float8)) AS start
+            FROM generate_series(0, 255) AS n) s)
+    SELECT sum(_share * w.ahead / CASE WHEN w.rows < 60 THEN greatest(b.to_id - b.from_id, 1) ELSE w.last - b.from_id + 1 END)
+        FROM bounds b CROSS JOIN LATERAL (SELECT count(*) AS rows, max(r.id) AS last,
+                count(*) FILTER (WHERE r.state = 0 AND (r.pri, r.id) < (_pri, _id)) AS ahead
+            FROM (SELECT t.id, t.pri, t.state FROM taskyard.task t
+                WHERE t.tube = _number AND t.id >= b.from_id AND t.id < b.to_id ORDER BY t.id LIMIT 60) r) w);
+END $$;
+
+-- About how many ready tasks are before a place.
+CREATE OR REPLACE FUNCTION taskyard.ready_estimated(_number integer, _pri bigint, _id bigint) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    _found record;
+    _count bigint;
+BEGIN
+    _found := taskyard.ready_priorities(_number, _pri, _id, 64);
+    IF _found.pris IS NULL THEN
+        -- The fewer tasks are ahead, the fewer of the samples are.
+        _count := taskyard.ready_between(_number, -9223372036854775808, -1, _pri, _id, 5 * {{AHEAD_COUNTED_MAX}});
+        IF _count = 5 * {{AHEAD_COUNTED_MAX}} THEN
+            _count := greatest(_count, round(taskyard.ready_sampled_by_id(_number, _pri, _id)));
+        END IF;
+        RETURN _count;
+    END IF;
+    RETURN round(taskyard.ready_sampled(_number, _found.pris, _found.firsts, _found.ends, _found.gaps, _found.smallest));
+END $$;
+
+-- The place of a task in its sub-queue. Beyond the tasks that are counted, the sub-queue is taken to have the same share of all
+-- ready tasks as before; _ready is the number of these before the task.
+CREATE OR REPLACE FUNCTION taskyard.subqueue_position(_number integer, _key text, _pri bigint, _id bigint, _ready bigint,
+    OUT ahead bigint, OUT is_exact boolean, OUT is_busy boolean)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    _limit bigint;
+    _last_pri bigint;
+    _last_id bigint;
+BEGIN
+    FOREACH _limit IN ARRAY ARRAY[64, {{SUBQUEUE_COUNTED_MAX}}] LOOP
+        SELECT count(*), max(r.pri) INTO ahead, _last_pri FROM (SELECT t.pri, t.id FROM taskyard.task t
+            WHERE t.tube = _number AND t.subqueue = _key AND t.state < 1 ORDER BY t.state, t.pri, t.id LIMIT _limit) r
+            WHERE (r.pri, r.id) < (_pri, _id);
+        EXIT WHEN ahead < _limit;
+    END LOOP;
+    is_exact := ahead < {{SUBQUEUE_COUNTED_MAX}};
+    IF NOT is_exact THEN
+        SELECT t.id INTO _last_id FROM taskyard.task t
+            WHERE t.tube = _number AND t.subqueue = _key AND t.state < 1
+            ORDER BY t.state, t.pri, t.id OFFSET {{SUBQUEUE_COUNTED_MAX}} - 1 LIMIT 1;
+        ahead := round(ahead * greatest(_ready::float8
+            / greatest(taskyard.ready_estimated(_number, _last_pri, _last_id), ahead), 1));
+    END IF;
+    SELECT count(*) > 0 INTO is_busy FROM (SELECT t.id FROM taskyard.task t
+        WHERE t.tube = _number AND t.subqueue = _key AND t.state > 0 AND t.state < 2
+        ORDER BY t.state, t.pri, t.id LIMIT 1) r;
+END $$;
+
+-- How many waiting members of the semaphore before a tube get a grant before this task of it; NULL without a semaphore.
+CREATE OR REPLACE FUNCTION taskyard.gate_ahead(_t taskyard.tube, _id bigint) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    _n taskyard.semaphore_state;
+    _rank float8;
+    _seq bigint;
+    _limit bigint;
+    _count bigint;
+BEGIN
+    SELECT s.* INTO _n FROM taskyard.semaphore_state s WHERE s.semaphore_id = _t.semaphore;
+    IF _n.semaphore_id IS NULL THEN
+        RETURN NULL;
+    END IF;
+    SELECT p.rank, p.seq INTO _rank, _seq FROM taskyard.semaphore_task p
+        WHERE p.semaphore_id = _t.semaphore AND p.task_id = taskyard.gated(_t.number, _id);
+    FOREACH _limit IN ARRAY ARRAY[64, {{GATE_LOOKED_MAX}}] LOOP
+        SELECT count(*) INTO _count FROM (SELECT p.rank, p.seq FROM taskyard.semaphore_task p
+            WHERE p.semaphore_id = _t.semaphore AND p.status = 'WAIT'
+                AND (p.rank, p.seq) >= (taskyard.semaphore_from_rank(_n), taskyard.semaphore_from_seq(_n))
+            ORDER BY p.rank, p.seq LIMIT _limit) r
+            WHERE (r.rank, r.seq) < (_rank, _seq);
+        EXIT WHEN _count < _limit;
+    END LOOP;
+    RETURN _count;
+END $$;
+
+-- The delayed tasks of a tube that are due first. Other tasks with a timer are between them, so at most as many are read.
+CREATE OR REPLACE FUNCTION taskyard.first_delayed(_number integer, OUT pris bigint[], OUT ids bigint[], OUT dues bigint[])
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    _delayed bigint;
+BEGIN
+    SELECT sum(c.delayed) INTO _delayed FROM taskyard.count c WHERE c.tube = _number;
+    IF _delayed > 0 THEN
+        SELECT array_agg(d.pri), array_agg(d.id), array_agg(d.timer) INTO pris, ids, dues
+            FROM (SELECT k.pri, k.id, k.timer FROM (SELECT t.pri, t.id, t.timer, t.state FROM taskyard.task t
+                    WHERE t.tube = _number AND t.timer IS NOT NULL AND t.state <> 1
+                    ORDER BY t.timer LIMIT {{DELAYED_LOOKED_MAX}}) k
+                WHERE k.state = 2 LIMIT _delayed) d;
+    END IF;
+END $$;
+
+-- The ready tasks of a tube that are expired and not removed yet.
+CREATE OR REPLACE FUNCTION taskyard.expired_ready(_number integer, _now bigint,
+    OUT pris bigint[], OUT ids bigint[], OUT keys text[])
+LANGUAGE sql STABLE AS $$
+    SELECT array_agg(k.pri), array_agg(k.id), array_agg(k.subqueue::text)
+        FROM (SELECT t.pri, t.id, t.subqueue, t.state FROM taskyard.task t
+            WHERE t.tube = _number AND t.timer IS NOT NULL AND t.timer <= _now AND t.state <> 1
+            ORDER BY t.timer LIMIT {{DELAYED_LOOKED_MAX}}) k
+        WHERE k.state = 0
+$$;
+
+-- The positions of those of these tasks that wait, in any order; the item is the place of the id. Item 0 is about the tube: its
+-- status (0 done, 1 no such tube), this clock as its id, and the delayed tasks that are due first. Tasks are looked at in the
+-- order of the queue, and of each those are counted that are between it and the one before.
+CREATE OR REPLACE FUNCTION taskyard.show_positions(_tube text, _now bigint, _ids bigint[])
+RETURNS TABLE (item integer, status smallint, id bigint, pri bigint, due bigint, ahead bigint, is_exact boolean,
+    subqueue_ahead bigint, is_busy boolean, gate_ahead bigint, delayed_pris bigint[], delayed_ids bigint[], delayed_dues bigint[],
+    is_delayed boolean)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    _t taskyard.tube;
+    _k record;
+    _expired record;
+    _gone record;
+    _own record;
+    _ready bigint := 0;
+    _count bigint;
+    _exact boolean := true;
+    _last_pri bigint := -9223372036854775808;
+    _last_id bigint := -1;
+BEGIN
+    SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
+    _now := coalesce(_now, taskyard.clock());
+    RETURN QUERY SELECT 0, CASE WHEN _t.number IS NULL THEN 1 ELSE 0 END::smallint, _now, NULL::bigint, NULL::bigint,
+        NULL::bigint, NULL::boolean, NULL::bigint, NULL::boolean, NULL::bigint, d.pris, d.ids, d.dues, NULL::boolean
+        FROM taskyard.first_delayed(_t.number) d;
+    _expired := taskyard.expired_ready(_t.number, _now);
+    FOR _k IN SELECT i.item::integer, t.* FROM unnest(_ids) WITH ORDINALITY AS i(id, item)
+        CROSS JOIN LATERAL (SELECT k.id, k.pri, k.state, k.expires, k.timer, k.subqueue::text AS key FROM taskyard.task k
+            WHERE k.tube = _t.number AND k.id = i.id OFFSET 0) t
+        WHERE t.state = 2 OR t.state IN (0, 6) AND t.expires > _now
+        ORDER BY t.pri, t.id
+    LOOP
+        _count := taskyard.ready_between(_t.number, _last_pri, _last_id, _k.pri, _k.id, {{AHEAD_COUNTED_MAX}});
+        _ready := _ready + _count;
+        IF _count = {{AHEAD_COUNTED_MAX}} THEN
+            _ready := greatest(_ready, taskyard.ready_estimated(_t.number, _k.pri, _k.id));
+            _exact := false;
+        END IF;
+        _last_pri := _k.pri;
+        _last_id := _k.id;
+        SELECT count(*) AS count, count(*) FILTER (WHERE e.key = _k.key) AS own INTO _gone
+            FROM unnest(_expired.pris, _expired.ids, _expired.keys) AS e(pri, id, key) WHERE (e.pri, e.id) < (_k.pri, _k.id);
+        _own := NULL;
+        IF _t.has_subqueues THEN
+            _own := taskyard.subqueue_position(_t.number, _k.key, _k.pri, _k.id, _ready);
+        ELSE
+            SELECT NULL::bigint AS ahead, true AS is_exact, NULL::boolean AS is_busy INTO _own;
+        END IF;
+        _count := CASE WHEN _k.state = 6 THEN taskyard.gate_ahead(_t, _k.id) END;
+        RETURN QUERY SELECT _k.item, 0::smallint, _k.id, _k.pri, CASE WHEN _k.state = 2 THEN _k.timer END, _ready - _gone.count,
+            _exact AND _own.is_exact AND coalesce(_count < {{GATE_LOOKED_MAX}}, true), _own.ahead - _gone.own, _own.is_busy, _count,
+            NULL::bigint[], NULL::bigint[], NULL::bigint[], _k.state = 2;
+    END LOOP;
+END $$;

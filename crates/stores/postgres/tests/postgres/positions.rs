@@ -1,0 +1,3 @@
+//! Positions of tasks in large tubes.
+
+taskyard_testkit::positions_suite!(taskyard_testkit::postgres::SharedPostgres);

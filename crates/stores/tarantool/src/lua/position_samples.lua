@@ -1,0 +1,184 @@
+-- Estimates how many ready tasks are before a place (priority and id) from samples: Tarantool counts rows one by one.
+--
+-- A sample is the number of rows in a window of ids, whose length is chosen so that it has about so many, and hardly ever many more;
+-- of a window with more than these only the first ones count, with the length that they have. Windows of a fixed length are unbiased also
+-- where ids have large holes, because tasks of other priorities were put between. Each window is in another place of its part, so that
+-- holes in a regular pattern are not always missed.
+
+-- How many windows there are, how many rows one has, and how many are read at once: of the ready tasks of a priority, and of all tasks.
+local WINDOWS, ROWS, ROWS_READ = 256, 8, 16
+local WINDOWS_BY_ID, ROWS_BY_ID = 64, 40
+-- Most rows of a window.
+local ROWS_MAX = 60
+-- In how many places the distance of ids is measured.
+local PROBES = 64
+-- With more priorities than this, tasks are sampled by id, unless so few are ahead.
+local PRIORITIES_MAX, SKIPPED_MAX = 64, 20000
+local GOLDEN_RATIO = 0.6180339887498949
+
+-- Whether a place is before another one.
+function positions.is_before(pri, id, other_pri, other_id)
+    return pri < other_pri or pri == other_pri and id < other_id
+end
+
+-- The distance of ids, on average and where they are densest, from so many places; nil if there are few. A function returns the id of
+-- the row so many rows behind a place.
+local function gap_of(first, ending, probes, rows, id_behind)
+    local sum, found, smallest = 0, 0, math.huge
+    for place = 0, probes - 1 do
+        local from = math.floor(first + (ending - first) * place / probes)
+        local id = id_behind(from, rows - 1)
+        if id and id < ending then
+            sum, found, smallest = sum + (id - from), found + 1, math.min(smallest, id - from)
+        end
+    end
+    if found > 0 then
+        return sum / found / (rows - 1), smallest / (rows - 1)
+    end
+end
+
+-- Calls a function for windows from an id to another, with the bounds of each and the length that it stands for.
+local function each_window(first, ending, count, size, visit)
+    local share = (ending - first) / count
+    size = math.min(size, share)
+    for place = 0, count - 1 do
+        local start = first + share * place + (share - size) * (place * GOLDEN_RATIO % 1)
+        visit(math.ceil(start), math.ceil(start + size), share)
+    end
+end
+
+-- The length of a window with so many rows, of which this is the last id.
+local function length_of(from, to, rows, last)
+    return rows < ROWS_MAX and math.max(to - from, 1) or last - from + 1
+end
+
+-- The priorities of ready tasks before a place, with the range of their ids; nil if there are too many.
+local function priorities_before(of, pri, id)
+    local parts, head = {}, S.ready:select({ of }, { limit = 1 })[1]
+    while head and head[1] == of and positions.is_before(head[2], head[3], pri, id) do
+        local own, first = head[2], tonumber(head[3])
+        if #parts == PRIORITIES_MAX then
+            return nil
+        end
+        local ending = own == pri and tonumber(id) or tonumber(S.ready:select({ of, own }, { iterator = 'REQ', limit = 1 })[1][3]) + 1
+        parts[#parts + 1] = { pri = own, first = first, ending = ending }
+        -- A key without an id goes on to the next priority.
+        head = S.ready:select({ of, own }, { iterator = 'GT', limit = 1 })[1]
+    end
+    return parts
+end
+
+-- How many ready tasks of a priority are in a window, and the last id. Mostly all are read at once; Lua reads rows slowly, and skips
+-- them only if they are many.
+local function ready_in_window(of, pri, from, to)
+    local rows, found = S.ready:select({ of, pri, from }, { iterator = 'GE', limit = ROWS_READ }), 0
+    for place = #rows, 1, -1 do
+        local row = rows[place]
+        if row[3] < to and row[2] == pri and row[1] == of then
+            found = place
+            break
+        end
+    end
+    if found < ROWS_READ then
+        return found, nil
+    end
+    local all, last = positions.count_rows(S.ready, { of, pri, from }, ROWS_MAX, function(row)
+        return row[1] == of and row[2] == pri and row[3] < to and { of, pri, row[3] }
+    end)
+    return all, tonumber(last[3])
+end
+
+-- About how many tasks of these priorities are ready. A priority with more tasks gets more windows.
+local function sampled_ready(of, parts)
+    local all, ahead, probes = 0, 0, math.max(math.floor(PROBES / #parts), 4)
+    for _, part in ipairs(parts) do
+        part.gap, part.smallest = gap_of(part.first, part.ending, probes, ROWS, function(from, offset)
+            local row = S.ready:select({ of, part.pri, from }, { iterator = 'GE', offset = offset, limit = 1 })[1]
+            return row and row[1] == of and row[2] == part.pri and tonumber(row[3]) or nil
+        end)
+        part.size = (part.ending - part.first) / (part.gap or part.ending - part.first)
+        all = all + part.size
+    end
+    for _, part in ipairs(parts) do
+        local count = part.gap and 2 + math.ceil(WINDOWS * part.size / all) or 1
+        local size = part.gap and math.min(ROWS * part.gap, 0.9 * ROWS_MAX * part.smallest) or part.ending
+        each_window(part.first, part.ending, count, size, function(from, to, share)
+            local found, last = ready_in_window(of, part.pri, from, to)
+            ahead = ahead + share * found / length_of(from, to, found, last)
+        end)
+    end
+    return ahead
+end
+
+-- Ready tasks from windows of all tasks by id, and how many tasks each stands for.
+local function sample_by_id(c, of)
+    local found = { pris = {}, ids = {}, weights = {} }
+    local first, last = tonumber(S.task:select({ of }, { limit = 1 })[1][ID]),
+        tonumber(S.task:select({ of }, { iterator = 'REQ', limit = 1 })[1][ID])
+    local gap = gap_of(first, last + 1, PROBES / 4, ROWS, function(from, offset)
+        local row = S.task:select({ of, from }, { iterator = 'GE', offset = offset, limit = 1 })[1]
+        return row and row[TUBE] == of and tonumber(row[ID]) or nil
+    end)
+    each_window(first, last + 1, WINDOWS_BY_ID, ROWS_BY_ID * (gap or 1), function(from, to, share)
+        local taken = S.taken:select({ of, from }, { iterator = 'GE', limit = 1 })[1]
+        local may_be_taken = taken and taken[D_TUBE] == of and taken[D_ID] < to
+        local rows, size, kept = S.task:select({ of, from }, { iterator = 'GE', limit = ROWS_MAX }), 0, #found.ids
+        for _, row in ipairs(rows) do
+            if row[TUBE] ~= of or row[ID] >= to then
+                break
+            end
+            size = size + 1
+            if row[STATE] == READY and row[EXPIRES] > c.now
+                and not (may_be_taken and S.taken:get({ of, row[ID] })) then
+                found.ids[#found.ids + 1], found.pris[#found.pris + 1] = row[ID], row[PRI]
+            end
+        end
+        for place = kept + 1, #found.ids do
+            found.weights[place] = share / length_of(from, to, size, tonumber(rows[size][ID]))
+        end
+    end)
+    return found
+end
+
+-- All ready tasks of a tube with few in its sub-queues, as in a sample.
+function positions.all_in_subqueues(of)
+    local found = { pris = {}, ids = {}, weights = {} }
+    for place, row in ipairs(S.line:select({ of })) do
+        found.pris[place], found.ids[place], found.weights[place] = row[3], row[4], 1
+    end
+    return found
+end
+
+function positions.ahead_in_sample(found, pri, id)
+    local ahead = 0
+    for place = 1, #found.ids do
+        if positions.is_before(found.pris[place], found.ids[place], pri, id) then
+            ahead = ahead + found.weights[place]
+        end
+    end
+    return ahead
+end
+
+-- How many ready tasks follow each other from a key on before a place; counts up to `most`.
+function positions.ready_between(of, key, pri, id, most)
+    return (positions.count_rows(S.ready, key, most, function(row)
+        return row[1] == of and positions.is_before(row[2], row[3], pri, id) and { of, row[2], row[3] }
+    end))
+end
+
+-- About how many ready tasks are before a place, and whether expired ones are left out. `shared` is what was read for this command.
+function positions.estimated(c, tube, shared, pri, id)
+    local of = tube.number
+    local parts = not tube.o.subqueues and priorities_before(of, pri, id)
+    if parts then
+        return math.floor(sampled_ready(of, parts) + 0.5), false
+    elseif not tube.o.subqueues then
+        -- The fewer tasks are ahead, the fewer of the samples are.
+        local count = positions.ready_between(of, { of }, pri, id, SKIPPED_MAX)
+        if count < SKIPPED_MAX then
+            return count, false
+        end
+    end
+    shared.by_id = shared.by_id or sample_by_id(c, tube.number)
+    return math.floor(positions.ahead_in_sample(shared.by_id, pri, id) + 0.5), true
+end

@@ -1,0 +1,155 @@
+//! Positions in large tubes, whose tasks a database does not count one by one: the numbers are nearly those of the core.
+
+use fastrand::Rng;
+use taskyard_conformance::block_on;
+use taskyard_core::limits::{AHEAD_COUNTED_MAX, BATCH_TASKS_MAX, POSITIONS_MAX};
+use taskyard_core::{
+    Body, Command, Kind, NewTask, Position, Reply, Span, TaskId, TubeName, TubeOptions,
+};
+use taskyard_store::{MemoryStore, Store};
+
+use crate::SharedDatabase;
+use crate::calls::{NOW, make_tube, take};
+
+const TASKS: u64 = 24_000;
+
+/// Both get the same commands.
+struct Pair<'a> {
+    store: &'a dyn Store,
+    memory: MemoryStore,
+    tube: TubeName,
+    /// The error may be 5 % of this number, if fewer are ahead.
+    base: u64,
+}
+
+impl<'a> Pair<'a> {
+    fn new(store: &'a dyn Store, kind: Kind, base: u64) -> Self {
+        let memory = MemoryStore::default();
+        let tube = make_tube(store, TubeOptions::new(kind));
+        make_tube(&memory, TubeOptions::new(kind));
+        Pair { store, memory, tube, base }
+    }
+
+    fn run(&self, command: &Command) -> [Reply; 2] {
+        [self.store, &self.memory].map(|store| {
+            let reply = block_on(store.execute(NOW, vec![command.clone()])).replies.remove(0);
+            reply.expect("it works")
+        })
+    }
+
+    /// Puts tasks, and deletes some of them.
+    fn fill(&self, random: &mut Rng, mut task: impl FnMut(&mut Rng, u64) -> NewTask) {
+        let all: Vec<u64> = (0..TASKS).collect();
+        for ids in all.chunks(BATCH_TASKS_MAX.min(4_000)) {
+            let tasks = ids.iter().map(|id| task(random, *id)).collect();
+            self.run(&Command::Put { tube: self.tube.clone(), tasks, wait: Span::ZERO });
+        }
+        let gone: Vec<_> = all.into_iter().filter(|_| random.u8(0..5) == 0).map(TaskId).collect();
+        for ids in gone.chunks(BATCH_TASKS_MAX.min(4_000)) {
+            let (tube, ids) = (self.tube.clone(), ids.to_vec());
+            self.run(&Command::Delete { tube, ids, show: false });
+        }
+    }
+
+    /// Compares the positions of these tasks.
+    fn compare(&self, ids: Vec<TaskId>) {
+        let [own, exact] = self.run(&Command::Positions { tube: self.tube.clone(), ids });
+        let (Reply::Positions(own), Reply::Positions(exact)) = (own, exact) else {
+            panic!("positions");
+        };
+        assert_eq!(own.len(), exact.len());
+        for (own, exact) in own.iter().zip(&exact) {
+            let exact = Position { is_exact: own.is_exact, ..exact.clone() };
+            if own.is_exact {
+                assert_eq!(*own, exact);
+            }
+            let error = own.ahead.abs_diff(exact.ahead);
+            assert!(error * 20 <= exact.ahead.max(self.base), "{own:?} is {} ahead", exact.ahead);
+            let is_many = exact.ahead.max(self.base) >= AHEAD_COUNTED_MAX as u64;
+            assert!(own.is_exact || is_many, "few tasks are counted exactly: {own:?}");
+            assert_eq!(*own, Position { ahead: own.ahead, ..exact });
+        }
+    }
+
+    /// Compares at several places, one by one and many at once.
+    fn compare_all(&self, random: &mut Rng) {
+        let places = (0..24).map(|place| place * TASKS / 24 + random.u64(0..TASKS / 24));
+        places.for_each(|id| self.compare(vec![TaskId(id)]));
+        let some = (0..POSITIONS_MAX).map(|_| TaskId(random.u64(0..TASKS))).collect();
+        let page = (TASKS - POSITIONS_MAX as u64..TASKS).map(TaskId).collect();
+        self.compare(some);
+        self.compare(page);
+    }
+}
+
+fn with_pri(pri: u64) -> NewTask {
+    NewTask { pri: Some(pri), ..NewTask::new(Body::new(&[0xc0])) }
+}
+
+fn compare<D: SharedDatabase>(
+    kind: Kind,
+    seed: u64,
+    base: u64,
+    task: impl FnMut(&mut Rng, u64) -> NewTask,
+) {
+    D::run(async {
+        let mut random = Rng::with_seed(seed);
+        let part = D::part();
+        let store = D::open(&part);
+        let pair = Pair::new(&store, kind, base);
+        pair.fill(&mut random, task);
+        pair.compare_all(&mut random);
+    });
+}
+
+pub fn positions_with_few_priorities<D: SharedDatabase>() {
+    compare::<D>(Kind::FifoTtl, 1, 0, |random, _| with_pri(random.u64(0..4)));
+}
+
+/// Batches of tasks with one priority each leave large holes between the ids of a priority.
+pub fn positions_with_batches_of_a_priority<D: SharedDatabase>() {
+    compare::<D>(Kind::FifoTtl, 2, 0, |_, id| with_pri(id / 100 % 3));
+}
+
+pub fn positions_with_a_rare_priority<D: SharedDatabase>() {
+    compare::<D>(Kind::FifoTtl, 3, 0, |random, _| with_pri(u64::from(random.u8(0..50) > 0) * 7));
+}
+
+pub fn positions_with_many_priorities<D: SharedDatabase>() {
+    compare::<D>(Kind::FifoTtl, 4, TASKS * 4 / 10, |random, _| with_pri(random.u64(..)));
+}
+
+/// Few sub-queues have tasks ahead of the first ones.
+pub fn positions_at_the_front_of_sub_queues<D: SharedDatabase>() {
+    D::run(async {
+        let mut random = Rng::with_seed(6);
+        let part = D::part();
+        let store = D::open(&part);
+        let pair = Pair::new(&store, Kind::UtubeTtl, 0);
+        pair.fill(&mut random, |random, id| {
+            let subqueue = Some(random.u64(id / 8..id / 8 + 40).to_string().into());
+            NewTask { subqueue, ..with_pri(0) }
+        });
+        take(&store, &pair.tube, 20);
+        take(&pair.memory, &pair.tube, 20);
+        (20..60).for_each(|id| pair.compare(vec![TaskId(10 * id)]));
+    });
+}
+
+pub fn positions_with_sub_queues<D: SharedDatabase>() {
+    compare::<D>(Kind::UtubeTtl, 5, TASKS * 4 / 10, |random, _| {
+        let subqueue = Some(random.u16(0..3_000).to_string().into());
+        NewTask { subqueue, ..with_pri(random.u64(0..3)) }
+    });
+}
+
+crate::suite::suite! {
+    /// Runs the cases about positions in large tubes on a [`SharedDatabase`].
+    positions_suite, positions, $:
+    positions_with_few_priorities
+    positions_with_batches_of_a_priority
+    positions_with_a_rare_priority
+    positions_with_many_priorities
+    positions_at_the_front_of_sub_queues
+    positions_with_sub_queues
+}
