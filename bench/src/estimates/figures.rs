@@ -4,7 +4,7 @@ use taskyard_core::estimate::{Basis, Calibrated, Estimate, Held};
 
 /// The comparisons of a workload.
 #[derive(Default)]
-pub struct Figures {
+pub struct EstimateFigures {
     counts: Calibrated,
     /// Relative errors of p50 for tasks that had to wait.
     errors: Vec<f64>,
@@ -13,7 +13,7 @@ pub struct Figures {
 /// A shorter wait is not compared with p50: the task started at once.
 const WAITED_MIN: f64 = 0.01;
 
-impl Figures {
+impl EstimateFigures {
     pub fn add(&mut self, held: Held, shown: &Estimate, real: f64) {
         // A consumer waited for the task, so it started at once: nothing was estimated.
         if shown.basis == Basis::IdleConsumer {

@@ -10,7 +10,7 @@ use taskyard_core::{
     SemaphoreCommand, SemaphoreKey, Span, Take, TaskId, Timestamp, TubeName, TubeOptions,
 };
 
-use super::figures::Figures;
+use super::figures::EstimateFigures;
 
 /// What a workload decides.
 pub trait Workload {
@@ -79,7 +79,7 @@ pub struct World<W> {
     semaphore: Option<SemaphoreKey>,
     /// When each task was estimated, and how long it was expected to wait.
     waits: HashMap<(usize, TaskId), (i64, taskyard_core::Estimate)>,
-    pub figures: Figures,
+    pub figures: EstimateFigures,
 }
 
 const BEGIN: i64 = 1_000_000_000_000;
@@ -134,7 +134,7 @@ impl<W: Workload> World<W> {
             next_tick: None,
             semaphore,
             waits: HashMap::new(),
-            figures: Figures::default(),
+            figures: EstimateFigures::default(),
         };
         world.after(1.0, Event::SecondEnds);
         world.schedule_arrival();

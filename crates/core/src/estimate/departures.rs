@@ -1,4 +1,4 @@
-//! When the k-th task leaves a queue with several consumers.
+//! Computes when the k-th task leaves a queue with several consumers.
 //!
 //! Each consumer that is busy is a renewal process: the rest of its current run, then whole runs one after
 //! another. With few tasks ahead the distribution of all departures is computed by convolution of the run times;

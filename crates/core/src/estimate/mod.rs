@@ -1,4 +1,4 @@
-//! When a waiting task will run: its position in the queue, and what is expected from it.
+//! Describes when a waiting task will run: its position in the queue, and what is expected from it.
 //!
 //! The rule of a position, which every store follows:
 //!

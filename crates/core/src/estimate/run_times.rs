@@ -1,4 +1,4 @@
-//! How long deliveries of a tube lasted recently: a histogram whose old entries lose weight.
+//! Keeps how long deliveries of a tube lasted recently: a histogram whose old entries lose weight.
 
 /// The first bucket ends here, in seconds.
 const SMALLEST: f64 = 10e-6;

@@ -1,4 +1,4 @@
-//! What is known of the consumers of a tube, and when a waiting task will start with them.
+//! Learns about the consumers of a tube, and computes when a waiting task will start with them.
 //!
 //! The rate of departures is measured while tasks wait: then consumers have no pause. By Little's law the number of
 //! running tasks is the rate times their run time, so a change of the number of consumers shows at once in the

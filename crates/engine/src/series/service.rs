@@ -1,4 +1,4 @@
-//! What is learned of the consumers of one tube, and how well its estimates held.
+//! Learns about the consumers of one tube, and compares its estimates with the starts of tasks.
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::estimate::{

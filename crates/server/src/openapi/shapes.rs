@@ -20,18 +20,16 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
     let batch = json!({ "maxItems": BATCH_TASKS_MAX });
     let holders = json!({ "minimum": 0, "maximum": SEMAPHORE_ACTIVE_MAX });
     let revoking = json!({ "minimum": 0, "maximum": SEMAPHORE_REVOKING_MAX });
-    // The smallest duration.
-    let time = json!({ "minimum": 1e-6 });
-    let any = json!({ "minimum": f64::MIN });
+    let (smallest_time, any) = (json!({ "minimum": 1e-6 }), json!({ "minimum": f64::MIN }));
     let task = json!({ "maximum": OWN_TASK_MAX });
     let key = json!({ "minLength": 1, "maxLength": TUBE_NAME_BYTES_MAX, "pattern": NAME });
     for (shape, field, more) in [
         ("SemaphoreRequest", "active", holders.clone()),
         ("SemaphoreRequest", "try_release", holders),
         ("SemaphoreRequest", "max_revoking", revoking),
-        ("SemaphoreRequest", "revoke_grace", time.clone()),
-        ("SemaphoreRequest", "lease", time.clone()),
-        ("SemaphoreRequest", "ack_timeout", time.clone()),
+        ("SemaphoreRequest", "revoke_grace", smallest_time.clone()),
+        ("SemaphoreRequest", "lease", smallest_time.clone()),
+        ("SemaphoreRequest", "ack_timeout", smallest_time.clone()),
         ("EnqueueItemRequest", "priority", any.clone()),
         ("EnqueueItemRequest", "task", task.clone()),
         ("GrantRequest", "task", task.clone()),
@@ -45,14 +43,14 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
         ("EventsRequest", "wait", wait.clone()),
         ("PutRequest", "timeout", wait),
         // A lease of zero would expire at once.
-        ("TakeRequest", "lease", time.clone()),
+        ("TakeRequest", "lease", smallest_time.clone()),
         ("CreateRequest", "attempts_max", json!({ "minimum": 1 })),
         ("CreateRequest", "queue_num", json!({ "minimum": 1 })),
         ("NameRequest", "queue_num", json!({ "minimum": 1 })),
         ("NameRequest", "name", key.clone()),
         ("AlterRequest", "attempts_max", json!({ "minimum": 1 })),
-        ("CreateRequest", "keep_done", time.clone()),
-        ("AlterRequest", "keep_done", time.clone()),
+        ("CreateRequest", "keep_done", smallest_time.clone()),
+        ("AlterRequest", "keep_done", smallest_time.clone()),
         ("CreateRequest", "keep_done_max", json!({ "minimum": 1, "maximum": KEEP_DONE_MAX })),
         ("AlterRequest", "keep_done_max", json!({ "minimum": 1, "maximum": KEEP_DONE_MAX })),
         ("PutRequest", "subqueue", subqueue.clone()),
@@ -73,7 +71,6 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
         ("FinishRequest", "tasks", batch.clone()),
         ("DeleteRequest", "ids", batch.clone()),
         ("PeekRequest", "ids", batch.clone()),
-        ("PositionsRequest", "ids", json!({ "maxItems": POSITIONS_MAX })),
         ("EnqueueRequest", "tasks", batch.clone()),
         ("SemaphorePeekRequest", "tasks", batch.clone()),
         ("GrantsRequest", "items", batch.clone()),
@@ -81,6 +78,7 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
     ] {
         refine(shapes, (shape, field), more);
     }
+    refine(shapes, ("PositionsRequest", "ids"), json!({ "maxItems": POSITIONS_MAX }));
     complete_choices(shapes);
 }
 

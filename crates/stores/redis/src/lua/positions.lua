@@ -27,7 +27,7 @@ local function all_prefixes(order, most)
     return prefixes
 end
 
--- Places (priority and id) of ready tasks of all sub-queues as numbers: of all tasks, or of some that are evenly distributed.
+-- Priority and id of ready tasks of all sub-queues as numbers: of all tasks, or of some that are evenly distributed.
 local function sample(order)
     local size, found = redis.call('ZCARD', order), { highs = {}, lows = {}, ids = {} }
     found.size = math.min(size, LOOKUPS_MAX)

@@ -53,8 +53,8 @@ local function ready_in_subqueues(c, tube, shared, pri, id)
     return ahead, false, true
 end
 
--- How many ready tasks are before a place, whether that is exact, and whether expired ones are left out. Places are asked for in the
--- order of the queue, and those after the previous place are counted.
+-- How many ready tasks are before a place, whether that is exact, and whether expired ones are left out. Calls come in the order of the
+-- queue, and only tasks after the previous place are counted.
 local function ready_before(c, tube, shared, pri, id)
     local of = tube.number
     local more = positions.ready_between(of, shared.last or { of }, pri, id, AHEAD_COUNTED_MAX)
