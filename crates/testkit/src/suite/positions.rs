@@ -108,7 +108,7 @@ pub fn positions_with_few_priorities<D: SharedDatabase>() {
 
 /// Batches of tasks with one priority each leave large holes between the ids of a priority.
 pub fn positions_with_batches_of_a_priority<D: SharedDatabase>() {
-    compare::<D>(Kind::FifoTtl, 2, 0, |_, id| with_pri(id / 100 % 3));
+    compare::<D>(Kind::FifoTtl, 2, TASKS * 4 / 10, |_, id| with_pri(id / 20 % 3));
 }
 
 pub fn positions_with_a_rare_priority<D: SharedDatabase>() {

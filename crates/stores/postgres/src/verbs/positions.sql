@@ -1,13 +1,19 @@
 -- Shows where waiting tasks are in the queue. Counts few tasks exactly and estimates the number of many from samples, so that the
 -- cost does not grow with the tube. All statements of a stable function have one snapshot.
 --
--- A sample is the number of rows in a window of ids, whose length is chosen so that it has about 12 rows (16 by id) and hardly ever
--- more than 60; of a window with more only these count, with the length that they have. Windows of a fixed length are unbiased also where
--- ids have large holes, because tasks of other priorities were put between. Each window is in another place of its part, so that holes in
--- a regular pattern are not always missed.
+-- A sample is the number of rows in a window of ids, whose length is chosen so that it has about 20 rows (16 by id) and hardly ever
+-- more than 120; of a window with more only these count, with the length that they have. Windows of a fixed length are unbiased also where
+-- ids have large holes, because tasks of other priorities were put between. The windows are at irregular places, so that holes in a
+-- regular pattern are not always missed.
 --
 -- Rows are read from a place on in an order for which only one index fits (see set_subqueue_heads), and the end is compared afterwards:
 -- an index scan does not stop where a range of (pri, id) ends within a priority. So few rows are read first, then many.
+
+-- Where in its part a sample is, from 0 to 1: irregular, but always the same.
+CREATE OR REPLACE FUNCTION taskyard.shift(_n bigint) RETURNS float8
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT (hashint8(_n) & 65535) / 65536.0::float8
+$$;
 
 -- How many ready tasks are from a place on, before another one; counts up to _limit.
 CREATE OR REPLACE FUNCTION taskyard.ready_between(
@@ -48,7 +54,8 @@ BEGIN
     SELECT array_agg(e.pri), array_agg(e.id), array_agg(e.ending), array_agg(g.gap), array_agg(g.smallest)
         INTO pris, firsts, ends, gaps, smallest
         FROM ended e CROSS JOIN LATERAL (SELECT avg(l.id - p.from_id) / 7 AS gap, min(l.id - p.from_id) / 7.0 AS smallest
-            FROM (SELECT e.id + (e.ending - e.id) * n / e.probes AS from_id FROM generate_series(0, e.probes - 1) AS n) p
+            FROM (SELECT e.id + floor((e.ending - e.id) * (n + taskyard.shift(n)) / e.probes)::bigint AS from_id
+                FROM generate_series(0, e.probes - 1) AS n OFFSET 0) p
             CROSS JOIN LATERAL (SELECT t.pri, t.id FROM taskyard.task t
                 WHERE t.tube = _number AND t.state = 0 AND (t.pri, t.id) >= (e.pri, p.from_id)
                 ORDER BY t.pri, t.id OFFSET 7 LIMIT 1) l
@@ -63,24 +70,23 @@ RETURNS float8 LANGUAGE plpgsql STABLE SET plan_cache_mode = force_custom_plan A
 BEGIN
     RETURN (WITH part AS (
         SELECT s.pri, s.first_id, s.ending - s.first_id AS length,
-            coalesce(least(12 * s.gap, 56 * s.smallest), s.ending - s.first_id) AS wanted,
+            coalesce(least(20 * s.gap, 112 * s.smallest), s.ending - s.first_id) AS wanted,
             CASE WHEN s.gap IS NULL THEN 1 ELSE 2 + ceil(254 * (s.ending - s.first_id) / s.gap
                 / sum((s.ending - s.first_id) / s.gap) OVER ()) END::integer AS windows
         FROM unnest(_pris, _firsts, _ends, _gaps, _smallest) AS s(pri, first_id, ending, gap, smallest)),
     place AS (
         SELECT p.pri, p.length::float8 / p.windows AS share, least(p.wanted, p.length::float8 / p.windows) AS size,
-            p.first_id + p.length::float8 / p.windows * n AS start,
-            n * 0.6180339887498949::float8 - floor(n * 0.6180339887498949::float8) AS shift
+            p.first_id + p.length::float8 / p.windows * n AS start, taskyard.shift(n) AS shift
         FROM part p CROSS JOIN LATERAL generate_series(0, p.windows - 1) AS n),
     bounds AS MATERIALIZED (
         SELECT b.pri, b.share, ceil(b.start + b.shift * (b.share - b.size))::bigint AS from_id,
             ceil(b.start + b.shift * (b.share - b.size) + b.size)::bigint AS to_id
         FROM place b)
-    SELECT sum(b.share * CASE WHEN w.rows < 60 THEN w.rows / greatest(b.to_id - b.from_id, 1)::float8
-            ELSE 60 / (w.last - b.from_id + 1)::float8 END)
+    SELECT sum(b.share * CASE WHEN w.rows < 120 THEN w.rows / greatest(b.to_id - b.from_id, 1)::float8
+            ELSE 120 / (w.last - b.from_id + 1)::float8 END)
         FROM bounds b CROSS JOIN LATERAL (SELECT count(*) AS rows, max(r.id) AS last FROM (SELECT t.id FROM taskyard.task t
             WHERE t.tube = _number AND t.state = 0 AND t.pri = b.pri AND t.id >= b.from_id AND t.id < b.to_id
-            ORDER BY t.id LIMIT 60) r) w);
+            ORDER BY t.id LIMIT 120) r) w);
 END $$;
 
 -- About how many ready tasks are before a place, from samples of all tasks of the tube by id: where there are many priorities.
@@ -100,9 +106,7 @@ BEGIN
             ORDER BY t.id OFFSET 15 LIMIT 1) l;
     RETURN (WITH bounds AS MATERIALIZED (
         SELECT ceil(s.start)::bigint AS from_id, ceil(s.start + _size)::bigint AS to_id
-        FROM (SELECT _first + _share * n
-                + (_share - _size) * (n * 0.6180339887498949::float8 - floor(n * 0.6180339887498949::float8)) AS start
-            FROM generate_series(0, 255) AS n) s)
+        FROM (SELECT _first + _share * n + (_share - _size) * taskyard.shift(n) AS start FROM generate_series(0, 255) AS n) s)
     SELECT sum(_share * w.ahead / CASE WHEN w.rows < 60 THEN greatest(b.to_id - b.from_id, 1) ELSE w.last - b.from_id + 1 END)
         FROM bounds b CROSS JOIN LATERAL (SELECT count(*) AS rows, max(r.id) AS last,
                 count(*) FILTER (WHERE r.state = 0 AND (r.pri, r.id) < (_pri, _id)) AS ahead

@@ -2,19 +2,31 @@
 --
 -- A sample is the number of rows in a window of ids, whose length is chosen so that it has about so many, and hardly ever many more;
 -- of a window with more than these only the first ones count, with the length that they have. Windows of a fixed length are unbiased also
--- where ids have large holes, because tasks of other priorities were put between. Each window is in another place of its part, so that
--- holes in a regular pattern are not always missed.
+-- where ids have large holes, because tasks of other priorities were put between. The windows are at irregular
+-- places, so that holes in a regular pattern are not always missed.
+
+local bit = require('bit')
 
 -- How many windows there are, how many rows one has, and how many are read at once: of the ready tasks of a priority, and of all tasks.
-local WINDOWS, ROWS, ROWS_READ = 256, 8, 16
-local WINDOWS_BY_ID, ROWS_BY_ID = 64, 40
+local WINDOWS, ROWS, ROWS_READ = 256, 14, 22
+local WINDOWS_BY_ID, ROWS_BY_ID, ROWS_READ_BY_ID = 64, 40, 60
 -- Most rows of a window.
-local ROWS_MAX = 60
+local ROWS_MAX = 120
 -- In how many places the distance of ids is measured.
 local PROBES = 64
 -- With more priorities than this, tasks are sampled by id, unless so few are ahead.
-local PRIORITIES_MAX, SKIPPED_MAX = 64, 20000
-local GOLDEN_RATIO = 0.6180339887498949
+local PRIORITIES_MAX, SKIPPED_MAX = 64, 10 * {{AHEAD_COUNTED_MAX}}
+
+-- Where in its part each sample is, from 0 to 1: irregular, but always the same.
+local function shifts()
+    local state = 2463534242
+    return function()
+        state = bit.bxor(state, bit.lshift(state, 13))
+        state = bit.bxor(state, bit.rshift(state, 17))
+        state = bit.bxor(state, bit.lshift(state, 5))
+        return bit.band(state, 65535) / 65536
+    end
+end
 
 -- Whether a place is before another one.
 function positions.is_before(pri, id, other_pri, other_id)
@@ -24,9 +36,9 @@ end
 -- The distance of ids, on average and where they are densest, from so many places; nil if there are few. A function returns the id of
 -- the row so many rows behind a place.
 local function gap_of(first, ending, probes, rows, id_behind)
-    local sum, found, smallest = 0, 0, math.huge
+    local sum, found, smallest, shift = 0, 0, math.huge, shifts()
     for place = 0, probes - 1 do
-        local from = math.floor(first + (ending - first) * place / probes)
+        local from = math.floor(first + (ending - first) * (place + shift()) / probes)
         local id = id_behind(from, rows - 1)
         if id and id < ending then
             sum, found, smallest = sum + (id - from), found + 1, math.min(smallest, id - from)
@@ -39,17 +51,17 @@ end
 
 -- Calls a function for windows from an id to another, with the bounds of each and the length that it stands for.
 local function each_window(first, ending, count, size, visit)
-    local share = (ending - first) / count
+    local share, shift = (ending - first) / count, shifts()
     size = math.min(size, share)
     for place = 0, count - 1 do
-        local start = first + share * place + (share - size) * (place * GOLDEN_RATIO % 1)
+        local start = first + share * place + (share - size) * shift()
         visit(math.ceil(start), math.ceil(start + size), share)
     end
 end
 
--- The length of a window with so many rows, of which this is the last id.
-local function length_of(from, to, rows, last)
-    return rows < ROWS_MAX and math.max(to - from, 1) or last - from + 1
+-- The length of a window with so many rows, at most `most`, of which this is the last id.
+local function length_of(from, to, rows, most, last)
+    return rows < most and math.max(to - from, 1) or last - from + 1
 end
 
 -- The priorities of ready tasks before a place, with the range of their ids; nil if there are too many.
@@ -101,10 +113,15 @@ local function sampled_ready(of, parts)
     end
     for _, part in ipairs(parts) do
         local count = part.gap and 2 + math.ceil(WINDOWS * part.size / all) or 1
-        local size = part.gap and math.min(ROWS * part.gap, 0.9 * ROWS_MAX * part.smallest) or part.ending
+        local size = part.ending
+        if part.gap then
+            -- The more the distances differ, the more rows a window needs.
+            local rows = ROWS * math.min(math.max(part.gap / part.smallest / 2, 1), 3)
+            size = math.min(rows * part.gap, 0.9 * ROWS_MAX * part.smallest)
+        end
         each_window(part.first, part.ending, count, size, function(from, to, share)
             local found, last = ready_in_window(of, part.pri, from, to)
-            ahead = ahead + share * found / length_of(from, to, found, last)
+            ahead = ahead + share * found / length_of(from, to, found, ROWS_MAX, last)
         end)
     end
     return ahead
@@ -122,7 +139,7 @@ local function sample_by_id(c, of)
     each_window(first, last + 1, WINDOWS_BY_ID, ROWS_BY_ID * (gap or 1), function(from, to, share)
         local taken = S.taken:select({ of, from }, { iterator = 'GE', limit = 1 })[1]
         local may_be_taken = taken and taken[D_TUBE] == of and taken[D_ID] < to
-        local rows, size, kept = S.task:select({ of, from }, { iterator = 'GE', limit = ROWS_MAX }), 0, #found.ids
+        local rows, size, kept = S.task:select({ of, from }, { iterator = 'GE', limit = ROWS_READ_BY_ID }), 0, #found.ids
         for _, row in ipairs(rows) do
             if row[TUBE] ~= of or row[ID] >= to then
                 break
@@ -134,7 +151,7 @@ local function sample_by_id(c, of)
             end
         end
         for place = kept + 1, #found.ids do
-            found.weights[place] = share / length_of(from, to, size, tonumber(rows[size][ID]))
+            found.weights[place] = share / length_of(from, to, size, ROWS_READ_BY_ID, tonumber(rows[size][ID]))
         end
     end)
     return found
