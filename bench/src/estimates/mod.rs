@@ -49,12 +49,11 @@ mod tests {
         for workload in workloads::all() {
             let name = workload.name;
             let mut world = World::new(workload, SEED);
-            world.run(3_000);
+            world.run(600);
             let figures = &mut world.figures;
-            assert_eq!(figures.len(), 3_000, "{name}");
-            let (p50, p90) = (figures.within_p50(), figures.within_p90());
-            assert!((20.0..85.0).contains(&p50) && p90 > 60.0, "{name}: {p50} {p90}");
-            assert!(figures.median_error().0 < 60.0, "{name}: {:?}", figures.median_error());
+            assert_eq!(figures.len(), 600, "{name}");
+            let (error, waited) = figures.median_error();
+            assert!(waited > 300 && error < 60.0, "{name}: {error} % of {waited}");
         }
     }
 }
