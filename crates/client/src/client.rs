@@ -32,10 +32,17 @@ pub struct Client {
     pub(crate) queue: Arc<dyn DynExecute>,
     lease: Span,
     pub(crate) idempotent: bool,
-    /// Whether the store of the queue refused unique keys. Clones share it.
-    pub(crate) keys_missing: Arc<AtomicBool>,
-    /// Tubes that have sub-queues, as far as known.
-    pub(crate) subqueue_tubes: Arc<Mutex<HashSet<TubeName>>>,
+    /// Clones share it.
+    pub(crate) known: Arc<KnownStore>,
+}
+
+/// What a client has learned of the store of its queue.
+#[derive(Default)]
+pub(crate) struct KnownStore {
+    /// Whether it refused unique keys.
+    pub keys_missing: AtomicBool,
+    /// Tubes that have sub-queues.
+    pub subqueue_tubes: Mutex<HashSet<TubeName>>,
 }
 
 impl Client {
@@ -46,8 +53,7 @@ impl Client {
             queue: Arc::new(queue),
             lease: LEASE_DEFAULT,
             idempotent: true,
-            keys_missing: Arc::default(),
-            subqueue_tubes: Arc::default(),
+            known: Arc::default(),
         }
     }
 
@@ -146,11 +152,14 @@ impl Client {
     }
 
     /// Takes tasks with all options of a take.
-    pub async fn take_with(&self, take: Take) -> Result<Vec<Task>> {
+    pub fn take_with(&self, take: Take) -> impl Future<Output = Result<Vec<Task>>> + Send {
         let tube = take.tube.clone();
-        match self.execute_one(Command::Take(take)).await? {
-            Reply::Taken(tasks) => Ok(of_tube(&tube, tasks)),
-            _ => Err(unexpected("take").into()),
+        let taken = self.execute_one(Command::Take(take));
+        async move {
+            match taken.await? {
+                Reply::Taken(tasks) => Ok(of_tube(&tube, tasks)),
+                _ => Err(unexpected("take").into()),
+            }
         }
     }
 
@@ -255,11 +264,15 @@ impl Client {
         self.execute_without_reply(Command::ReleaseAll { tube: TubeName::new(tube)? }).await
     }
 
-    /// Executes one command and returns its reply.
-    pub(crate) async fn execute_one(&self, command: Command) -> Result<Reply> {
+    /// Executes one command and returns its reply. Not an `async fn`, so that the futures of callers do not contain the
+    /// command, which is large.
+    pub(crate) fn execute_one(
+        &self,
+        command: Command,
+    ) -> impl Future<Output = Result<Reply>> + Send {
         let verb = command.verb();
-        let reply = self.queue.execute_boxed(vec![command]).await.pop();
-        Ok(reply.unwrap_or_else(|| Err(unexpected(verb)))?)
+        let replies = self.queue.execute_boxed(vec![command]);
+        async move { Ok(replies.await.pop().unwrap_or_else(|| Err(unexpected(verb)))?) }
     }
 
     async fn create_tube(

@@ -64,16 +64,12 @@ impl Embedded {
 impl Execute for Embedded {
     /// A put that found no tube is repeated after the other commands of the batch.
     async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Refusal>> {
-        let is_put = |command: &Command| matches!(command, Command::Put { .. });
-        let puts: Vec<Option<Command>> = if self.strict {
-            Vec::new()
-        } else {
-            commands.iter().map(|command| is_put(command).then(|| command.clone())).collect()
-        };
+        let copies = if self.strict { Vec::new() } else { puts_of(&commands) };
         let mut replies = self.engine.execute(commands).await;
-        for (reply, put) in replies.iter_mut().zip(puts) {
-            if let (Err(Refusal::TubeNotFound(_)), Some(put)) = (&reply, put) {
-                *reply = self.put_into_new_tube(put).await;
+        for (index, put) in copies {
+            if let Some(reply @ Err(Refusal::TubeNotFound(_))) = replies.get_mut(index) {
+                // In a box, because it is rare: every request is as large as its largest part.
+                *reply = Box::pin(self.put_into_new_tube(put)).await;
             }
         }
         replies
@@ -82,5 +78,28 @@ impl Execute for Embedded {
     /// Only a store that is reached over a network loses replies.
     fn may_lose_replies(&self) -> bool {
         self.engine.capabilities().shared
+    }
+}
+
+/// The puts of a batch, each with its index.
+fn puts_of(commands: &[Command]) -> Vec<(usize, Command)> {
+    let is_put = |(_, command): &(usize, &Command)| matches!(command, Command::Put { .. });
+    let puts = commands.iter().enumerate().filter(is_put);
+    puts.map(|(index, command)| (index, command.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // They had grown to 1,848 bytes, which every call copied: puts from many callers were 14 % slower.
+    #[tokio::test]
+    async fn futures_stay_small() {
+        let client = Client::open_with("memory:", &OpenOptions::default()).await.unwrap();
+        let embedded = client.transport::<Embedded>().unwrap();
+        let size = size_of_val(&embedded.execute(Vec::new()));
+        assert!(size <= 800, "a call has {size} bytes");
+        let put = size_of_val(&client.put_tasks("mail", Vec::new(), Default::default()));
+        assert!(put <= 400, "a put has {put} bytes");
     }
 }

@@ -79,7 +79,7 @@ impl Client {
         let mut outcomes = vec![Outcome::Missing; tasks.len()];
         for (tube, indexes) in by_tube {
             let items = indexes.iter().map(|index| tasks[*index].item(Finish::Ack)).collect();
-            let done = self.finish(tube.as_str(), items).await?;
+            let done = self.finish_and_show(tube.clone(), items, false).await?;
             for (index, outcome) in indexes.into_iter().zip(done) {
                 outcomes[index] = outcome;
             }
@@ -92,14 +92,14 @@ impl Client {
         self.finish_and_show(TubeName::new(tube)?, items, false).await
     }
 
-    async fn finish_and_show(
+    fn finish_and_show(
         &self,
         tube: TubeName,
         items: Vec<FinishItem>,
         show: bool,
-    ) -> Result<Vec<Outcome>> {
+    ) -> impl Future<Output = Result<Vec<Outcome>>> + Send {
         let count = items.len();
-        self.outcomes(count, Command::Finish { tube, items, show }).await
+        self.outcomes(count, Command::Finish { tube, items, show })
     }
 
     /// Removes a task, also if it is taken; returns whether it existed.
@@ -130,11 +130,18 @@ impl Client {
         }
     }
 
-    async fn outcomes(&self, count: usize, command: Command) -> Result<Vec<Outcome>> {
+    fn outcomes(
+        &self,
+        count: usize,
+        command: Command,
+    ) -> impl Future<Output = Result<Vec<Outcome>>> + Send {
         let verb = command.verb();
-        match self.execute_one(command).await? {
-            Reply::Finished(outcomes) if outcomes.len() == count => Ok(outcomes),
-            _ => Err(unexpected(verb).into()),
+        let finished = self.execute_one(command);
+        async move {
+            match finished.await? {
+                Reply::Finished(outcomes) if outcomes.len() == count => Ok(outcomes),
+                _ => Err(unexpected(verb).into()),
+            }
         }
     }
 }

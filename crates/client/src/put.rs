@@ -93,10 +93,10 @@ impl Client {
     ) -> Result<Vec<Placed>> {
         let tube = TubeName::new(tube)?;
         if tasks.iter().any(|task| task.subqueue.is_some()) {
-            self.check_subqueues(&tube).await?;
+            Box::pin(self.check_subqueues(&tube)).await?;
         }
         if self.gives_keys() {
-            return self.put_with_keys(tube, tasks, wait).await;
+            return Box::pin(self.put_with_keys(tube, tasks, wait)).await;
         }
         self.put_once(Command::Put { tube, tasks, wait: wait.into() }).await
     }
@@ -105,7 +105,7 @@ impl Client {
     fn gives_keys(&self) -> bool {
         self.idempotent
             && self.queue.replies_can_be_lost()
-            && !self.keys_missing.load(Ordering::Relaxed)
+            && !self.known.keys_missing.load(Ordering::Relaxed)
     }
 
     async fn put_with_keys(
@@ -138,7 +138,7 @@ impl Client {
                 remove_keys(&mut put);
                 let placed = self.put_once(put).await?;
                 // Not earlier: if another feature is missing, the put without keys is refused too.
-                self.keys_missing.store(true, Ordering::Relaxed);
+                self.known.keys_missing.store(true, Ordering::Relaxed);
                 Ok(placed)
             }
             Err(error) => Err(error),
@@ -156,10 +156,13 @@ impl Client {
         }
     }
 
-    async fn put_once(&self, put: Command) -> Result<Vec<Placed>> {
-        match self.execute_one(put).await? {
-            Reply::Put(placed) => Ok(placed),
-            _ => Err(unexpected("put").into()),
+    fn put_once(&self, put: Command) -> impl Future<Output = Result<Vec<Placed>>> + Send {
+        let placed = self.execute_one(put);
+        async move {
+            match placed.await? {
+                Reply::Put(placed) => Ok(placed),
+                _ => Err(unexpected("put").into()),
+            }
         }
     }
 
@@ -186,7 +189,7 @@ impl Client {
     }
 
     pub(crate) fn known_subqueues(&self) -> MutexGuard<'_, HashSet<TubeName>> {
-        self.subqueue_tubes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.subqueue_tubes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -23,6 +23,10 @@ pub const fn is_bidi_control(char: char) -> bool {
 /// The first character that no name may contain: a control character, or one that changes the
 /// direction of text.
 pub fn unfit_char(name: &str) -> Option<char> {
+    // Nearly all names have only these bytes, which are compared faster than characters.
+    if name.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return None;
+    }
     name.chars().find(|char| char.is_control() || is_bidi_control(*char))
 }
 

@@ -275,24 +275,36 @@ impl Tasks {
 
     /// Adds a task.
     pub fn insert(&mut self, detached: DetachedTask, shared: &mut CrossTubeIndex) {
-        let DetachedTask { mut slot, subqueue, semaphore_priority, attempts_max, failures, key } =
+        let DetachedTask { slot, subqueue, semaphore_priority, attempts_max, failures, key } =
             detached;
-        slot.subqueue = match (&mut self.indexes.subqueues, &subqueue) {
+        let id = slot.id;
+        if let Some(priority) = semaphore_priority {
+            self.priorities.insert(id, priority);
+        }
+        if let Some(most) = attempts_max {
+            self.attempts_max.insert(id, most);
+        }
+        if let Some(failures) = failures {
+            self.failures.insert(id, failures);
+        }
+        if let Some(key) = key {
+            self.keys.insert(id, key);
+        }
+        self.insert_slot(slot, subqueue.as_ref(), shared);
+    }
+
+    /// Adds a task that has no data beside the slot but its sub-queue.
+    #[inline]
+    pub fn insert_slot(
+        &mut self,
+        mut slot: Slot,
+        subqueue: Option<&Arc<str>>,
+        shared: &mut CrossTubeIndex,
+    ) {
+        slot.subqueue = match (&mut self.indexes.subqueues, subqueue) {
             (Some(subqueues), Some(key)) => subqueues.join(key),
             _ => NO_SUBQUEUE,
         };
-        if let Some(priority) = semaphore_priority {
-            self.priorities.insert(slot.id, priority);
-        }
-        if let Some(most) = attempts_max {
-            self.attempts_max.insert(slot.id, most);
-        }
-        if let Some(failures) = failures {
-            self.failures.insert(slot.id, failures);
-        }
-        if let Some(key) = key {
-            self.keys.insert(slot.id, key);
-        }
         shared.body_bytes += footprint(&slot);
         self.indexes.add(&slot, shared);
         self.slots.insert(slot);
@@ -307,10 +319,9 @@ impl Tasks {
         if let Some(subqueues) = &mut self.indexes.subqueues {
             subqueues.leave(slot.subqueue);
         }
-        let semaphore_priority = self.priorities.remove(&id);
-        let failures = if self.failures.is_empty() { None } else { self.failures.remove(&id) };
-        let attempts_max =
-            if self.attempts_max.is_empty() { None } else { self.attempts_max.remove(&id) };
+        let semaphore_priority = remove_rare(&mut self.priorities, id);
+        let failures = remove_rare(&mut self.failures, id);
+        let attempts_max = remove_rare(&mut self.attempts_max, id);
         let key = self.keys.remove(id);
         Some(DetachedTask { slot, subqueue, semaphore_priority, attempts_max, failures, key })
     }
@@ -417,6 +428,11 @@ impl Tasks {
     pub fn parts(&self) -> (&Slots, &Indexes) {
         (&self.slots, &self.indexes)
     }
+}
+
+/// Removes what few tasks have. In most tubes no task has it, so the id is not hashed.
+fn remove_rare<T>(of_tasks: &mut HashMap<TaskId, T>, id: TaskId) -> Option<T> {
+    if of_tasks.is_empty() { None } else { of_tasks.remove(&id) }
 }
 
 fn footprint(slot: &Slot) -> usize {

@@ -240,6 +240,22 @@ impl Engine {
         Ok(size)
     }
 
+    /// Runs the commands that were not refused; the bytes are those of these.
+    async fn run_without(
+        &self,
+        refused: Vec<(usize, Error)>,
+        commands: Vec<Command>,
+        bytes: usize,
+    ) -> Vec<Result<Reply>> {
+        let accepted = without(commands, &refused);
+        let mut replies =
+            if accepted.is_empty() { Vec::new() } else { self.run(accepted, bytes).await };
+        for (index, error) in refused {
+            replies.insert(index, Err(error));
+        }
+        replies
+    }
+
     /// Runs commands that were checked against the limits.
     pub(crate) async fn run(&self, commands: Vec<Command>, bytes: usize) -> Vec<Result<Reply>> {
         let EngineInner { inbox, store, .. } = &*self.inner;
@@ -269,19 +285,17 @@ impl Execute for Engine {
             }
             asks_positions |= matches!(command, Command::Positions { .. });
         }
-        if refused.is_empty() && asks_positions {
-            return self.run_with_estimates(commands, bytes).await;
-        }
-        if refused.is_empty() {
+        if refused.is_empty() && !asks_positions {
             return self.run(commands, bytes).await;
         }
-        let accepted = without(commands, &refused);
-        let mut replies =
-            if accepted.is_empty() { Vec::new() } else { self.run(accepted, bytes).await };
-        for (index, error) in refused {
-            replies.insert(index, Err(error));
-        }
-        replies
+        // In a box, because it is rare: every request is as large as its largest part.
+        Box::pin(async move {
+            match refused.is_empty() {
+                true => self.run_with_estimates(commands, bytes).await,
+                false => self.run_without(refused, commands, bytes).await,
+            }
+        })
+        .await
     }
 }
 

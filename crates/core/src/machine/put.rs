@@ -55,7 +55,8 @@ impl Machine {
         Ok(Reply::Put(placed))
     }
 
-    /// Adds a task without a key.
+    /// Adds a task without a key. Inlined, so that the task is not copied once more.
+    #[inline]
     pub(super) fn add_task(&mut self, now: Timestamp, number: u32, task: NewTask) -> Placed {
         let batch = self.journal.batch;
         let tube = self.tubes.get_mut(number).expect("put looked the tube up");
@@ -72,10 +73,14 @@ impl Machine {
         slot.noted = batch;
         let state = slot.state();
         debug_assert_eq!(state::next(None, put_event(state)), Some(state));
-        let (failures, key) = (None, None);
-        let detached =
-            DetachedTask { slot, subqueue, semaphore_priority, attempts_max, failures, key };
-        tube.tasks.insert(detached, &mut self.shared);
+        if semaphore_priority.is_none() && attempts_max.is_none() {
+            tube.tasks.insert_slot(slot, subqueue.as_ref(), &mut self.shared);
+        } else {
+            let (failures, key) = (None, None);
+            let detached =
+                DetachedTask { slot, subqueue, semaphore_priority, attempts_max, failures, key };
+            tube.tasks.insert(detached, &mut self.shared);
+        }
         self.journal.push(|| Entry::Task { tube: number, id, before: None });
         Placed { id, state, existing: false }
     }

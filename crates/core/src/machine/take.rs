@@ -28,7 +28,8 @@ impl Machine {
             self.check_session(now, session)?;
         }
         let count = self.allowed(now, number, take.count);
-        let (mut tasks, mut bytes) = (Vec::new(), 0);
+        let ready = usize::try_from(self.tubes[number].tasks.counts().ready).unwrap_or(count);
+        let (mut tasks, mut bytes) = (Vec::with_capacity(count.min(ready)), 0);
         while tasks.len() < count {
             let tube = self.tube(number);
             if tube.options.paused {
