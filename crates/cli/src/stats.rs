@@ -16,9 +16,10 @@ use crate::{estimate, output, units};
 /// The arguments of `stats`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+OLDEST is how long the oldest task has been ready, EMPTY IN when all ready tasks will have started.
+
 Examples:
-  taskyard stats                   all tubes; OLDEST is how long the oldest task has been ready, EMPTY IN
-                                   when half, and nine of ten, of such backlogs have started
+  taskyard stats                   all tubes
   taskyard stats mail              one tube, and its calls since the server started
   taskyard stats mail --json       the same as JSON
   taskyard stats --watch           every second, with rates, until Ctrl-C
