@@ -137,11 +137,12 @@ struct ShownFields {
 
 impl ShownFields {
     fn of(&self, task: &Task) -> TaskAnswer {
-        let answer = match self.with_reasons {
+        let mut answer = match self.with_reasons {
             true => TaskAnswer::with_reason(task, self.form),
             false => TaskAnswer::new(task, self.form),
         };
-        TaskAnswer { queue: self.positions.of(task.id), ..answer }
+        answer.queue = self.positions.of(task.id);
+        answer
     }
 }
 

@@ -235,5 +235,5 @@ async fn a_put_succeeds_if_its_positions_cannot_be_read() {
     let put = fixture.done(PUT, json!({ "data": 1, "estimate": true })).await;
     assert_eq!(put["tasks"], json!([{ "id": 0, "state": "ready" }]));
     let peek = json!({ "ids": [0], "estimate": true });
-    fixture.post("/v1/tubes/mail/peek", peek).await.refused(500, "store");
+    fixture.post("/v1/tubes/mail/peek", peek).await.refused(503, "store_failed");
 }
