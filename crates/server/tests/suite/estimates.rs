@@ -225,7 +225,7 @@ impl Store for NoPositions {
     }
 }
 
-/// A producer that is told of a failure would put the tasks again.
+/// A producer whose put is reported as failed would put the tasks again.
 #[tokio::test]
 async fn a_put_succeeds_if_its_positions_cannot_be_read() {
     let clock = Arc::new(ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000)));

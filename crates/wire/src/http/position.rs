@@ -8,6 +8,7 @@ use taskyard_core::{
 };
 
 use super::seconds::{moment_of, optional_moment, seconds_of, span};
+use super::tubes::TubeAnswer;
 use super::{is_false, whole};
 
 /// Tasks whose positions are asked for.
@@ -203,6 +204,18 @@ impl CalibrationAnswer {
         let checked = counts.total();
         let (within_p50, within_p90) = (counts.p50, counts.p50 + counts.p90);
         (checked > 0).then_some(CalibrationAnswer { checked, within_p50, within_p90 })
+    }
+}
+
+impl TubeAnswer {
+    /// The same with when all ready tasks will have started, and how many estimates held.
+    pub fn with_estimates(self, drain: Option<Forecast>, held: Option<&Calibrated>) -> Self {
+        TubeAnswer {
+            drain: drain.and_then(Result::ok).map(EstimateAnswer::new),
+            no_drain: drain.and_then(Result::err).map(NoEstimateAnswer::new),
+            estimates: held.and_then(CalibrationAnswer::new),
+            ..self
+        }
     }
 }
 

@@ -2,11 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 use taskyard_core::command::TubeInfo;
-use taskyard_core::estimate::Calibrated;
 use taskyard_core::limits::KEEP_DONE_DEFAULT;
 use taskyard_core::{
-    Calls, Command, Counts, Error, Forecast, Kind, RateLimit, Result, RetryPolicy, SemaphoreKey,
-    Span, TubeChange, TubeName, TubeOptions, TubeStats,
+    Calls, Command, Counts, Error, Kind, RateLimit, Result, RetryPolicy, SemaphoreKey, Span,
+    TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
 use super::names::KindWord;
@@ -522,16 +521,6 @@ impl TubeAnswer {
             drain: None,
             no_drain: None,
             estimates: None,
-        }
-    }
-
-    /// The same with when all ready tasks will have started, and how many estimates held.
-    pub fn with_estimates(self, drain: Option<Forecast>, held: Option<&Calibrated>) -> Self {
-        TubeAnswer {
-            drain: drain.and_then(Result::ok).map(EstimateAnswer::new),
-            no_drain: drain.and_then(Result::err).map(NoEstimateAnswer::new),
-            estimates: held.and_then(CalibrationAnswer::new),
-            ..self
         }
     }
 
