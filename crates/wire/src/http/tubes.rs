@@ -12,6 +12,7 @@ use super::names::KindWord;
 use super::object;
 use super::options::check_options;
 use super::pace::{RateAnswer, RateRequest, RetryAnswer, RetryRequest, changed_policy, new_policy};
+use super::position::{CalibrationAnswer, EstimateAnswer, NoEstimateAnswer};
 use super::seconds::{moment_of, optional_moment, optional_span, seconds_of};
 use super::whole;
 use super::{is_false, present};
@@ -245,6 +246,15 @@ pub struct TubeAnswer {
     pub tasks: TaskCounts,
     /// How often each operation took effect since the store was opened.
     pub calls: CallCounts,
+    /// When all ready tasks will have started, if the request asked for estimates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<EstimateAnswer>,
+    /// Why that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_drain: Option<NoEstimateAnswer>,
+    /// How many estimates held on this server, if the request asked for estimates; absent if none was checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimates: Option<CalibrationAnswer>,
 }
 
 /// The number of tasks in each state.
@@ -508,6 +518,9 @@ impl TubeAnswer {
             oldest_ready: info.oldest_ready.and_then(moment_of),
             tasks: info.stats.tasks.into(),
             calls: info.stats.calls.into(),
+            drain: None,
+            no_drain: None,
+            estimates: None,
         }
     }
 
