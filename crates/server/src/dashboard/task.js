@@ -111,8 +111,12 @@ export function task(route, { refresh: refreshAll, setTitle }) {
   // An estimate is outdated after some seconds, and fetched without the payload.
   async function refreshStart(signal) {
     if (!waits(shownState)) return;
-    const [position] = await positions(tube, [Number(id)], signal);
+    const [position] = await positions(tube, [Number(id)], signal).catch((error) => {
+      if (error.status !== 404) throw error;
+      return [];
+    });
     if (position) say(start, startOf(position));
+    // It does not wait any more.
     else fetched = -Infinity;
   }
 
