@@ -118,6 +118,16 @@ export interface BuryRequest {
   tasks?: Delivery[] | null | undefined;
 }
 
+/** How many estimates of a tube held, of those that this server gave and whose tasks started on it. */
+export interface CalibrationAnswer {
+  /** Tasks that had an estimate and started. */
+  checked: number;
+  /** Those that started within p50. */
+  within_p50: number;
+  /** Those that started within p90; the ones within p50 count as well. */
+  within_p90: number;
+}
+
 /** How often each operation took effect since the store was opened. */
 export interface CallCounts {
   /** Tasks finished by their holder. */
@@ -641,6 +651,8 @@ export type Payload = unknown;
 export interface PeekRequest {
   /** Always answer with `data_base64`: the payload byte for byte. */
   base64?: boolean | undefined;
+  /** Whether the answer says when the tasks will start; for at most 100 tasks. */
+  estimate?: boolean | undefined;
   /** Their numbers in the tube. Tasks that do not exist are left out of the answer. */
   ids: number[];
 }
@@ -659,14 +671,14 @@ export interface PercentilesAnswer {
 }
 
 /** A task that was added, or that held the key of the put. */
-export interface PlacedTask {
+export type PlacedTask = QueueAnswer & {
   /** Whether the task held the key, so that none was added. */
   existing?: boolean | undefined;
   /** Its number in the tube. */
   id: number;
   /** `ready` or `delayed`; of a task that held the key its state, which is `done` if it has ended. */
   state: StateWord;
-}
+};
 
 /** Where a task is in the queue, and when it will start. */
 export interface PositionAnswer {
@@ -724,6 +736,8 @@ export interface PutRequest {
   data_base64?: Packed | null | undefined;
   /** Seconds before the task becomes ready. The tube's when absent. */
   delay?: number | null | undefined;
+  /** Whether the answer says when the tasks will start; for at most 100 tasks. */
+  estimate?: boolean | undefined;
   /** A key that only one task of the tube has: 1 to 128 bytes. */
   key?: string | null | undefined;
   /** A small object that is stored with the task, at most 1 KiB as MessagePack. */
@@ -788,6 +802,21 @@ export interface PutTask {
    * absent. Needs `key`.
    */
   unique_for?: number | null | undefined;
+}
+
+/**
+ * Where a waiting task is in the queue, and when it will start: the fields that an answer adds to those of a task if its
+ * request asks for estimates. A task that does not wait has none of them.
+ */
+export interface QueueAnswer {
+  /** Ready tasks that go first. */
+  ahead?: number | null | undefined;
+  /** Whether the position is an estimate itself, within 5 %: databases do not count many tasks one by one. */
+  approximate?: boolean | undefined;
+  /** When it will start. */
+  estimate?: EstimateAnswer | null | undefined;
+  /** Why there is no estimate. */
+  no_estimate?: NoEstimateAnswer | null | undefined;
 }
 
 /** The load of a queue in a worker. */
@@ -1273,7 +1302,7 @@ export interface TaskActionRequest {
 }
 
 /** A task. Timestamps are seconds since the epoch; fields that do not apply are left out. */
-export interface TaskAnswer {
+export type TaskAnswer = QueueAnswer & {
   /** Earlier deliveries that ended without ack or bury. */
   attempts: number;
   /** After how many failed deliveries it is buried, if its put said so; only in the answer to a peek. */
@@ -1310,7 +1339,7 @@ export interface TaskAnswer {
   meta?: Payload | null | undefined;
   /** The same as MessagePack in base64, if JSON cannot represent it. */
   meta_base64?: Packed | null | undefined;
-  /** Its place in the order of delivery, from 1, if it is one of the next 1,000; only in the answer that shows one task. */
+  /** Its place in the order of delivery, from 1, while it is ready; only in the answer that shows one task. */
   position?: number | null | undefined;
   /** When it had become ready for the latest earlier delivery that was given back. */
   previous_start?: number | null | undefined;
@@ -1339,7 +1368,7 @@ export interface TaskAnswer {
   ttr?: number | null | undefined;
   /** The name of the worker that holds it or finished it, if it gave one; only where a task is shown, not in the answer to take. */
   worker?: string | null | undefined;
-}
+};
 
 /** The number of tasks in each state. */
 export interface TaskCounts {
@@ -1439,6 +1468,10 @@ export interface TubeAnswer {
   consumers: number;
   /** Default delay, in seconds. */
   delay?: number | null | undefined;
+  /** When all ready tasks will have started, if the request asked for estimates. */
+  drain?: EstimateAnswer | null | undefined;
+  /** How many estimates held on this server, if the request asked for estimates; absent if none was checked. */
+  estimates?: CalibrationAnswer | null | undefined;
   /**
    * Deliveries that failed on this server, as its time series count them; absent if it collects
    * none.
@@ -1454,6 +1487,8 @@ export interface TubeAnswer {
   name: string;
   /** When time alone next changes something in it, in seconds since the epoch. */
   next_wakeup?: number | null | undefined;
+  /** Why that is not known. */
+  no_drain?: NoEstimateAnswer | null | undefined;
   /** Its number in the store. */
   number: number;
   /**

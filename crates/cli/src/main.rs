@@ -41,6 +41,7 @@ mod workers;
 mod confirm;
 mod connect;
 mod contract_check;
+mod estimate;
 mod failure;
 mod fields;
 mod internal_tubes;

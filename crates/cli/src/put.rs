@@ -6,13 +6,13 @@ use std::thread;
 use anyhow::Context;
 use clap::Args;
 use taskyard::{Http, HttpError};
-use taskyard_core::limits::BATCH_TASKS_MAX;
+use taskyard_core::limits::{BATCH_TASKS_MAX, POSITIONS_MAX};
 use taskyard_core::{
-    Body, Command, Error, HeldKey, Key, KeyRequest, NewTask, OnConflict, Placed, Reply, Span,
-    State, Timestamp, TubeName,
+    Body, Command, Error, HeldKey, Key, KeyRequest, NewTask, OnConflict, Reply, Span, State,
+    Timestamp, TubeName,
 };
 use taskyard_wire::Exit;
-use taskyard_wire::http::PutAnswer;
+use taskyard_wire::http::{PlacedTask, PutAnswer};
 use tokio::sync::mpsc::{Receiver, channel};
 
 use crate::connect::{ConnectArgs, block_on, unexpected_reply};
@@ -20,7 +20,7 @@ use crate::failure::{NoTube, UsageError};
 use crate::payload::Form;
 use crate::progress::Progress;
 use crate::task_args::NewTaskArgs;
-use crate::{output, payload, units};
+use crate::{estimate, output, payload, units};
 
 /// The arguments of `put`.
 #[derive(Debug, Args)]
@@ -39,6 +39,7 @@ Examples:
   taskyard put mail '[draft]' --as text
   taskyard put mail @report.json --key report:2030-01 --unique-for 1d
   taskyard put checks '{\"page\": 17}' --semaphore-priority 2.5
+  taskyard put mail hello --estimate           the id, and when it will start
   seq 1000000 | taskyard put numbers --lines")]
 pub struct PutArgs {
     /// The tube.
@@ -69,6 +70,9 @@ pub struct PutArgs {
     /// How long to wait if the tube is full.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "0")]
     timeout: Span,
+    /// Print after each id when the task will start; for at most 100 DATA.
+    #[arg(long)]
+    estimate: bool,
     /// Print one JSON object per line, with id, state, and existing if nothing was added.
     #[arg(long)]
     json: bool,
@@ -97,7 +101,7 @@ pub fn run(args: PutArgs) -> anyhow::Result<Exit> {
             Ok(with_payload(&template, &payload))
         })
         .collect::<anyhow::Result<_>>()?;
-    let placed = block_on(put(&http, &tube, tasks, args.timeout))?;
+    let placed = block_on(put(&http, &tube, tasks, &args))?;
     print(&args, &placed)?;
     placed.iter().filter(|placed| placed.existing).for_each(|holder| args.note_holder(holder));
     Ok(Exit::Ok)
@@ -119,15 +123,15 @@ impl PutArgs {
     }
 
     /// Tells that a task has the key already.
-    fn note_holder(&self, holder: &Placed) {
-        let (id, state) = (holder.id, holder.state.name());
-        output::note(match holder.state {
+    fn note_holder(&self, holder: &PlacedTask) {
+        let (id, state) = (holder.id, State::from(holder.state));
+        output::note(match state {
             // A put leaves tasks in other states as they are.
             State::Ready | State::Delayed if self.replace => {
                 format!("task {id} has this key and was replaced")
             }
             State::Done => format!("task {id} had this key and has ended; nothing was added"),
-            _ => format!("task {id} ({state}) has this key; nothing was added"),
+            _ => format!("task {id} ({}) has this key; nothing was added", state.name()),
         });
     }
 }
@@ -141,17 +145,24 @@ async fn put(
     http: &Http,
     tube: &TubeName,
     tasks: Vec<NewTask>,
-    wait: Span,
-) -> anyhow::Result<Vec<Placed>> {
+    args: &PutArgs,
+) -> anyhow::Result<Vec<PlacedTask>> {
     let subqueues = tasks.iter().any(|task| task.subqueue.is_some());
-    match http.execute_one(Command::Put { tube: tube.clone(), tasks, wait }).await {
-        Ok(Reply::Put(placed)) => Ok(placed),
-        Ok(_) => Err(unexpected_reply("put")),
+    let refused = |error| match error {
         // For other commands this is a wrong name; here the tube has to be created.
-        Err(HttpError::Refused { error: Error::TubeNotFound(tube), .. }) => {
-            Err(NoTube { tube, subqueues }.into())
+        HttpError::Refused { error: Error::TubeNotFound(tube), .. } => {
+            anyhow::Error::from(NoTube { tube, subqueues })
         }
-        Err(error) => Err(error.into()),
+        error => error.into(),
+    };
+    let wait = args.timeout;
+    if args.estimate {
+        return Ok(http.put_estimated(tube, &tasks, wait).await.map_err(refused)?.tasks);
+    }
+    let put = Command::Put { tube: tube.clone(), tasks, wait };
+    match http.execute_one(put).await.map_err(refused)? {
+        Reply::Put(placed) => Ok(PutAnswer::new(&placed).tasks),
+        _ => Err(unexpected_reply("put")),
     }
 }
 
@@ -168,7 +179,8 @@ async fn put_lines(
     // A terminal shows only the number of tasks below.
     let mut printing = args.json || !output::is_terminal();
     let mut hinted = false;
-    while let Some(batch) = next_batch(&mut lines).await {
+    let size = if args.estimate { POSITIONS_MAX } else { BATCH_TASKS };
+    while let Some(batch) = next_batch(&mut lines, size).await {
         let stopped = || format!("stopped after {}", output::plural(count as u64, "task"));
         let mut tasks = Vec::with_capacity(batch.len());
         for line in batch {
@@ -180,7 +192,7 @@ async fn put_lines(
             }
             tasks.push(with_payload(template, &payload));
         }
-        let placed = put(http, tube, tasks, args.timeout).await.with_context(stopped)?;
+        let placed = put(http, tube, tasks, args).await.with_context(stopped)?;
         count += placed.len();
         progress.count(count as u64, "tasks put");
         // A closed pipe ends the printing of ids and not the put.
@@ -191,12 +203,16 @@ async fn put_lines(
     Ok(Exit::Ok)
 }
 
-fn print(args: &PutArgs, placed: &[Placed]) -> anyhow::Result<()> {
+fn print(args: &PutArgs, placed: &[PlacedTask]) -> anyhow::Result<()> {
     if args.json {
-        return output::json_lines(PutAnswer::new(placed).tasks);
+        return output::json_lines(placed);
     }
-    let ids: String = placed.iter().map(|placed| format!("{}\n", placed.id)).collect();
-    Ok(output::bytes(ids.as_bytes())?)
+    let line = |placed: &PlacedTask| match args.estimate {
+        true => format!("{}\t{}\n", placed.id, estimate::start(placed.queue.as_deref())),
+        false => format!("{}\n", placed.id),
+    };
+    let lines: String = placed.iter().map(line).collect();
+    Ok(output::bytes(lines.as_bytes())?)
 }
 
 /// How many tasks and how many bytes go in one batch.
@@ -220,12 +236,15 @@ fn read_lines() -> Receiver<io::Result<String>> {
 }
 
 /// The next lines that are available, at least one; `None` at the end.
-async fn next_batch(lines: &mut Receiver<io::Result<String>>) -> Option<Vec<io::Result<String>>> {
+async fn next_batch(
+    lines: &mut Receiver<io::Result<String>>,
+    most: usize,
+) -> Option<Vec<io::Result<String>>> {
     let size = |line: &io::Result<String>| line.as_ref().map_or(0, String::len);
     let first = lines.recv().await?;
     let mut bytes = size(&first);
     let mut batch = vec![first];
-    while batch.len() < BATCH_TASKS && bytes < BATCH_BYTES {
+    while batch.len() < most && bytes < BATCH_BYTES {
         let Ok(line) = lines.try_recv() else { break };
         bytes += size(&line);
         batch.push(line);

@@ -11,13 +11,15 @@ use taskyard_wire::http::TubeAnswer;
 
 use crate::connect::{ConnectArgs, block_on};
 use crate::internal_tubes::InternalArgs;
-use crate::{output, units};
+use crate::{estimate, output, units};
 
 /// The arguments of `stats`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+OLDEST is how long the oldest task has been ready, EMPTY IN when all ready tasks will have started.
+
 Examples:
-  taskyard stats                   all tubes; OLDEST is how long the oldest task has been ready
+  taskyard stats                   all tubes
   taskyard stats mail              one tube, and its calls since the server started
   taskyard stats mail --json       the same as JSON
   taskyard stats --watch           every second, with rates, until Ctrl-C
@@ -72,7 +74,7 @@ pub fn run(args: StatsArgs) -> anyhow::Result<Exit> {
 
 async fn query(http: &Http, tube: Option<&TubeName>, json: bool) -> anyhow::Result<Snapshot> {
     let durability = if tube.is_none() && !json { http.durability().await? } else { None };
-    Ok(Snapshot { tubes: http.tubes(tube).await?, at: Instant::now(), durability })
+    Ok(Snapshot { tubes: http.tubes_estimated(tube).await?, at: Instant::now(), durability })
 }
 
 fn print(args: &StatsArgs, snapshot: &Snapshot, before: Option<&Snapshot>) -> anyhow::Result<()> {
@@ -91,6 +93,11 @@ fn print(args: &StatsArgs, snapshot: &Snapshot, before: Option<&Snapshot>) -> an
         return Ok(());
     }
     overview(args, snapshot, before)?;
+    for tube in &snapshot.tubes {
+        if let Some(counts) = &tube.estimates {
+            output::line(format!("{}: {}", tube.name, estimate::held(counts)))?;
+        }
+    }
     if args.tube.is_some() {
         snapshot.tubes.iter().try_for_each(calls)?;
     }
@@ -105,6 +112,7 @@ fn overview(
 ) -> anyhow::Result<()> {
     let mut header = vec![
         "tube", "kind", "ready", "taken", "delayed", "buried", "done", "kept", "waiting", "oldest",
+        "empty in",
     ];
     if args.watch.is_some() {
         header.extend(["put/s", "take/s", "ack/s"]);
@@ -122,6 +130,7 @@ fn overview(
         row.extend(counts.map(|count| count.to_string()));
         row.push(tube.consumers.to_string());
         row.push(tube.oldest_ready.map_or_else(|| "-".into(), units::age));
+        row.push(estimate::drain(tube));
         if args.watch.is_some() {
             row.extend(rates(tube, snapshot, before));
         }

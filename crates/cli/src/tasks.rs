@@ -5,14 +5,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::{Args, ValueEnum};
 use taskyard::{Http, HttpError};
 use taskyard_core::limits::LIST_TASKS_MAX;
-use taskyard_core::{Command, Failure, Finished, List, Reply, Span, State, Task, TaskId, TubeName};
+use taskyard_core::{
+    Command, Failure, Finished, Position, Reply, Span, State, Task, TaskId, TubeName,
+};
 use taskyard_wire::Exit;
 use taskyard_wire::http::{Form, TaskAction, TaskAnswer, TasksQuery, moment_of};
 
 use crate::connect::{ConnectArgs, block_on, unexpected_reply};
 use crate::filter::{self, FilterArgs};
 use crate::progress::Progress;
-use crate::{output, payload, units};
+use crate::{estimate, output, payload, units};
+
+/// The column that `--estimate` adds.
+const STARTS_COLUMN: usize = 5;
 
 /// The arguments of `tasks`.
 #[derive(Debug, Args)]
@@ -21,6 +26,7 @@ Examples:
   taskyard tasks mail                          the first 100 tasks, by id
   taskyard tasks mail --state buried           what was set aside
   taskyard tasks mail --order queue            in the order in which they will be taken
+  taskyard tasks mail --order queue --estimate with the times until they start
   taskyard tasks mail --match ann --json       tasks whose payload contains this text
   taskyard tasks mail --error-match timeout    tasks that failed with this text
   taskyard tasks mail --key report:2030-01     the task with this key
@@ -42,6 +48,9 @@ pub struct TasksArgs {
     /// Show at most this many tasks.
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
+    /// Show when waiting tasks will start.
+    #[arg(long)]
+    estimate: bool,
     /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
@@ -90,6 +99,7 @@ impl TasksArgs {
             created_until: filter.created_until,
             finished_from: filter.finished_from,
             finished_until: filter.finished_until,
+            estimate: self.estimate,
             ..TasksQuery::default()
         }
     }
@@ -106,12 +116,7 @@ pub fn list(args: TasksArgs) -> anyhow::Result<Exit> {
     } else if tasks.is_empty() {
         output::note(format!("no such task in {tube}"));
     } else {
-        let head = ["id", "state", "pri", "attempts", "age", "worker", "why", "error", "data"];
-        let mut table = output::table(&head);
-        for task in &tasks {
-            table.add_row(row(task));
-        }
-        output::show(&table)?;
+        show_table(&tasks, args.estimate)?;
     }
     if let Some(next) = next {
         output::note(format!("more tasks follow: add --after {next}"));
@@ -141,6 +146,22 @@ async fn read(
         }
         query.after = page.next;
     }
+}
+
+fn show_table(tasks: &[TaskAnswer], estimate: bool) -> anyhow::Result<()> {
+    let mut head = vec!["id", "state", "pri", "attempts", "age", "worker", "why", "error", "data"];
+    if estimate {
+        head.insert(STARTS_COLUMN, "starts in");
+    }
+    let mut table = output::table(&head);
+    for task in tasks {
+        let mut row = Vec::from(row(task));
+        if estimate {
+            row.insert(STARTS_COLUMN, estimate::start(task.queue.as_deref()));
+        }
+        table.add_row(row);
+    }
+    Ok(output::show(&table)?)
 }
 
 fn row(task: &TaskAnswer) -> [String; 9] {
@@ -175,24 +196,38 @@ pub fn show(args: ShowTaskArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::NotFound);
     };
     let mut answer = TaskAnswer::with_reason(task, Form::Json);
-    if task.state == State::Ready {
-        let list = Command::List(List::head_of_queue(tube));
-        let Reply::Listed(next) = args.connect.execute(list)? else {
-            return Err(unexpected_reply("list"));
-        };
-        answer = answer.at_position(&next);
+    if matches!(task.state, State::Ready | State::Delayed) {
+        let positions = block_on(positions(&args.connect.http()?, &tube, &[id]))?;
+        if let Some(position) = positions.first() {
+            answer = answer.at_position(position);
+        }
     }
     if args.json {
         output::json(&answer)?;
         return Ok(Exit::Ok);
     }
-    for (name, value) in details(task, answer.position) {
+    for (name, value) in details(task, &answer) {
         output::line(format!("{name:<14}{value}"))?;
     }
     Ok(Exit::Ok)
 }
 
-fn details(task: &Task, position: Option<u64>) -> Vec<(&'static str, String)> {
+/// Where the waiting ones of these tasks are in the queue. A server of a version without positions shows none.
+pub async fn positions(
+    http: &Http,
+    tube: &TubeName,
+    ids: &[TaskId],
+) -> anyhow::Result<Vec<Position>> {
+    let command = Command::Positions { tube: tube.clone(), ids: ids.to_vec() };
+    match http.execute_one(command).await {
+        Ok(Reply::Positions(positions)) => Ok(positions),
+        Ok(_) => Err(unexpected_reply("positions")),
+        Err(HttpError::Refused { .. }) => Ok(Vec::new()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn details(task: &Task, answer: &TaskAnswer) -> Vec<(&'static str, String)> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let mut lines = vec![
         ("task", task.id.to_string()),
@@ -201,7 +236,10 @@ fn details(task: &Task, position: Option<u64>) -> Vec<(&'static str, String)> {
         ("priority", task.pri.to_string()),
         ("attempts", task.attempts.to_string()),
     ];
-    lines.extend(position.map(|place| ("position", place.to_string())));
+    let queue = answer.queue.as_deref();
+    let about = if queue.is_some_and(|queue| queue.approximate) { "about " } else { "" };
+    lines.extend(answer.position.map(|place| ("position", format!("{about}{place}"))));
+    lines.extend(queue.map(|queue| ("starts in", estimate::start(Some(queue)))));
     let moments = [
         ("created", Some(task.created)),
         ("due", task.due),

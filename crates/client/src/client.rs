@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
-    Command, DynExecute, Error as Refusal, Execute, Outcome, Reply, Span, Take, TaskId, TubeChange,
-    TubeName, TubeOptions, TubeStats,
+    Command, DynExecute, Error as Refusal, Execute, Outcome, Position, Reply, Span, Take, TaskId,
+    TubeChange, TubeName, TubeOptions, TubeStats,
 };
 use taskyard_worker::{FunctionWorker, worker_name};
 
@@ -187,6 +187,29 @@ impl Client {
         let tube = TubeName::new(tube)?;
         let peek = Command::Peek { tube: tube.clone(), ids: ids.to_vec() };
         self.tasks(tube, peek).await
+    }
+
+    /// Shows where these tasks are in the queue and when they will start, at most 100; those that do not wait are left out.
+    ///
+    /// ```no_run
+    /// # async fn example(client: taskyard::Client) -> Result<(), taskyard::Error> {
+    /// let id = client.put("mail", "hello").await?;
+    /// for position in client.positions("mail", &[id]).await? {
+    ///     match position.estimate {
+    ///         Some(Ok(estimate)) => println!("starts in {} s", estimate.p50.as_secs_f64()),
+    ///         Some(Err(reason)) => println!("{reason}"),
+    ///         None => println!("{} tasks are ahead", position.ahead),
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn positions(&self, tube: &str, ids: &[TaskId]) -> Result<Vec<Position>> {
+        let (tube, ids) = (TubeName::new(tube)?, ids.to_vec());
+        match self.execute_one(Command::Positions { tube, ids }).await? {
+            Reply::Positions(positions) => Ok(positions),
+            _ => Err(unexpected("positions").into()),
+        }
     }
 
     /// Shows the deliveries of a tube, by task id, without payloads.

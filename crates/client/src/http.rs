@@ -1,6 +1,7 @@
 //! Sends commands to a server over HTTP.
 
 mod connection_pool;
+mod estimates;
 mod schedules;
 mod semaphores;
 mod server_url;
@@ -16,8 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{
-    Command, Error, Execute, Finish, ListedTask, NewTask, Placed, Reply, Span, Take, Task, TaskId,
-    TubeName,
+    Command, Error, Execute, Finish, ListedTask, NewTask, Reply, Span, Take, Task, TaskId, TubeName,
 };
 use taskyard_wire::Code;
 use taskyard_wire::http::{
@@ -167,15 +167,10 @@ impl Http {
         verb: &'static str,
     ) -> Result<Reply, HttpError> {
         match command {
-            Command::Put { tube, tasks, mut wait } => loop {
-                let (now, rest) = split_wait(wait);
-                match self.put(&tube, &tasks, now).await {
-                    Err(HttpError::Refused { error: Error::TubeFull { .. }, .. })
-                        if !rest.is_zero() => {}
-                    done => return done.map(Reply::Put),
-                }
-                wait = rest;
-            },
+            Command::Put { tube, tasks, wait } => {
+                let answer = self.put(&tube, &tasks, wait, false).await?;
+                Ok(Reply::Put(answer.into_placed()))
+            }
             Command::Take(mut take) => loop {
                 let (now, rest) = split_wait(take.wait);
                 take.wait = now;
@@ -201,12 +196,20 @@ impl Http {
         &self,
         tube: &TubeName,
         tasks: &[NewTask],
-        wait: Span,
-    ) -> Result<Vec<Placed>, HttpError> {
-        let request = PutRequest::new(tasks, wait);
-        let request = self.request(Method::POST, tube, "put").json(&request);
-        let answer: PutAnswer = self.send(request, wait.into(), "put").await?;
-        Ok(answer.into_placed())
+        mut wait: Span,
+        estimate: bool,
+    ) -> Result<PutAnswer, HttpError> {
+        loop {
+            let (now, rest) = split_wait(wait);
+            let request = PutRequest { estimate, ..PutRequest::new(tasks, now) };
+            let request = self.request(Method::POST, tube, "put").json(&request);
+            match self.send(request, now.into(), "put").await {
+                Err(HttpError::Refused { error: Error::TubeFull { .. }, .. })
+                    if !rest.is_zero() => {}
+                done => return done,
+            }
+            wait = rest;
+        }
     }
 
     async fn take(&self, take: &Take) -> Result<Vec<Task>, HttpError> {
@@ -264,14 +267,27 @@ impl Http {
 
     /// One tube or all tubes, internal ones included, as the server shows them: with the number of waiting takes.
     pub async fn tubes(&self, tube: Option<&TubeName>) -> Result<Vec<TubeAnswer>, HttpError> {
-        let Some(tube) = tube else {
-            let request =
-                HttpCall::new(Method::GET, self.target(&["tubes"]).with("internal", "true"));
-            let answer: TubesAnswer = self.send(request, Duration::ZERO, "tubes").await?;
-            return Ok(answer.tubes);
+        self.tubes_of(tube, false).await
+    }
+
+    async fn tubes_of(
+        &self,
+        tube: Option<&TubeName>,
+        estimate: bool,
+    ) -> Result<Vec<TubeAnswer>, HttpError> {
+        let mut target = match tube {
+            Some(tube) => self.tube_target(tube, ""),
+            None => self.target(&["tubes"]).with("internal", "true"),
         };
-        let request = self.request(Method::GET, tube, "");
-        Ok(vec![self.send(request, Duration::ZERO, "tubes").await?])
+        if estimate {
+            target = target.with("estimate", "true");
+        }
+        let request = HttpCall::new(Method::GET, target);
+        if tube.is_some() {
+            return Ok(vec![self.send(request, Duration::ZERO, "tubes").await?]);
+        }
+        let answer: TubesAnswer = self.send(request, Duration::ZERO, "tubes").await?;
+        Ok(answer.tubes)
     }
 
     /// Time series of a tube, or of all tubes together, of this server or of all servers of its store.

@@ -69,12 +69,13 @@ pub use taskyard_core::StoredSchedule as Schedule;
 pub use taskyard_core::command::TubeInfo;
 pub use taskyard_core::schedule::TimingRule;
 pub use taskyard_core::{
-    CatchUp, EnqueueItem, EventId, EventKind, Execute, Finish, FinishItem, Grant, GrantFinish,
-    GrantItem, GrantOutcome, HeldKey, Holder, Key, KeyRequest, Kind, Lease, Member, MemberCursor,
-    MemberGroup, MemberInfo, MembersPage, NewTask, OnConflict, Outcome, Overlap, Placed, Priority,
-    Reason, ScheduleName, SemaphoreChange, SemaphoreEvent, SemaphoreInfo, SemaphoreKey,
-    SemaphoreOptions, Span, State, Status, Take, TaskId, Timestamp, TubeChange, TubeName,
-    TubeOptions, TubeStats,
+    Basis, CatchUp, EnqueueItem, Estimate, EventId, EventKind, Execute, Finish, FinishItem,
+    Forecast, Grant, GrantFinish, GrantItem, GrantOutcome, HeldKey, Holder, Key, KeyRequest, Kind,
+    Lease, Member, MemberCursor, MemberGroup, MemberInfo, MembersPage, NewTask, NoEstimate,
+    OnConflict, Outcome, Overlap, Placed, Position, Priority, Reason, ScheduleName,
+    SemaphoreChange, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, Span, State,
+    Status, SubqueuePosition, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
+    TubeStats,
 };
 #[cfg(feature = "embedded")]
 pub use taskyard_store::{OpenError, OpenOptions};

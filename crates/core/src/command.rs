@@ -8,7 +8,6 @@ use crate::estimate::Position;
 use crate::failure::stored_error;
 use crate::key::{Key, KeyRequest};
 use crate::lease::Lease;
-use crate::limits::LIST_TASKS_MAX;
 use crate::semaphore::{Priority, SemaphoreCommand, SemaphoreReply};
 use crate::session::SessionId;
 use crate::state::{State, StateSet};
@@ -251,15 +250,6 @@ pub struct List {
     pub limit: usize,
     /// Only tasks with this key, in the order of ids.
     pub key: Option<Key>,
-}
-
-impl List {
-    /// The first tasks that would be taken, at most as many as a list may have. The place of a ready
-    /// task in the queue is its place in this list.
-    pub fn head_of_queue(tube: TubeName) -> Self {
-        let order = ListOrder::Queue { after: None };
-        List { tube, order, limit: LIST_TASKS_MAX, key: None }
-    }
 }
 
 /// The order of a list. Each page begins after the last task of the page before, whether or not that

@@ -6,13 +6,14 @@ use taskyard_core::command::TubeInfo;
 use taskyard_core::estimate::{Calibrated, GateNow, QueueNow};
 use taskyard_core::{
     Command, Forecast, NoEstimate, Position, Reply, Result, SemaphoreCommand, SemaphoreKey,
-    SemaphoreReply, TubeName,
+    SemaphoreReply, TaskId, TubeName,
 };
 use tokio::sync::oneshot;
 
 use crate::engine::Engine;
 use crate::event_loop::EventLoop;
 use crate::inbox::Query;
+use crate::reply::unanswered;
 use crate::waiters::Side;
 
 /// The most idle consumers that count in one tube.
@@ -55,6 +56,15 @@ impl Engine {
             }
         }
         replies
+    }
+
+    /// Where those of these tasks are in the queue that wait, without estimates.
+    pub async fn positions(&self, tube: TubeName, ids: Vec<TaskId>) -> Result<Vec<Position>> {
+        match self.run(vec![Command::Positions { tube, ids }], 0).await.pop() {
+            Some(Ok(Reply::Positions(positions))) => Ok(positions),
+            Some(Err(error)) => Err(error),
+            _ => Err(unanswered()),
+        }
     }
 
     async fn add_estimates(&self, tube: TubeName, info: &TubeInfo, positions: &mut [Position]) {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::extract::{MatchedPath, Request};
 use axum::http::{Method, StatusCode};
 use taskyard_core::command::TubeInfo;
+use taskyard_core::estimate::Calibrated;
 use taskyard_core::limits::{METRICS_HISTOGRAMS_MAX, METRICS_ROWS_MAX};
 use taskyard_core::service::{Health, Service};
 use taskyard_core::{Error, SemaphoreInfo, TubeName};
@@ -101,6 +102,8 @@ pub(crate) struct TubeMetrics {
     pub schedules: ScheduleCounts,
     /// How many keys of ended tasks this server freed before their time.
     pub keys_freed_early: u64,
+    /// How many estimates held on this server.
+    pub estimates: BTreeMap<TubeName, Calibrated>,
 }
 
 /// All metrics as text.
@@ -113,6 +116,7 @@ pub(crate) fn text(app: &App, metrics: &TubeMetrics, store: &Result<StoreHealth,
     if failures.is_some() {
         write_failures(&mut text, &rows);
     }
+    write_estimates(&mut text, &rows);
     let most = app.metrics_tubes_max.min(METRICS_HISTOGRAMS_MAX);
     write_latencies(&mut text, &latency_rows(tubes, latencies, most));
     write_schedules(&mut text, schedules);
@@ -225,6 +229,19 @@ fn write_failures(text: &mut MetricsText, tubes: &[TubeRow<'_>]) {
     text.family("taskyard_failures_total", "counter", about);
     for row in tubes {
         text.line(&[("tube", row.tube)], row.failures);
+    }
+}
+
+/// How well estimates held, of tubes where one was checked.
+fn write_estimates(text: &mut MetricsText, tubes: &[TubeRow<'_>]) {
+    let about = "Estimates that were compared with the start of their task on this server: it started by p50, after \
+                 that but by p90, or late.";
+    text.family("taskyard_estimate_total", "counter", about);
+    for row in tubes.iter().filter(|row| row.estimates.total() > 0) {
+        let Calibrated { p50, p90, late } = row.estimates;
+        for (within, count) in [("p50", p50), ("p90", p90), ("late", late)] {
+            text.line(&[("tube", row.tube), ("within", within)], count);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use taskyard_core::command::TubeInfo;
+use taskyard_core::estimate::Calibrated;
 use taskyard_core::{Calls, Counts, Span, Timestamp, TubeName};
 use taskyard_engine::{Latency, TubeLatency, WaitingCount};
 
@@ -30,6 +31,8 @@ pub(crate) struct TubeRow<'a> {
     pub waiting: WaitingCount,
     /// Deliveries that failed on this server.
     pub failures: u64,
+    /// How many estimates held on this server.
+    pub estimates: Calibrated,
 }
 
 /// A row for each of the `most` busiest tubes, by name, and one for the others if there are any.
@@ -106,6 +109,7 @@ impl<'a> TubeRow<'a> {
             oldest: info.oldest_ready.map_or(Span::ZERO, |since| now.since(since)),
             waiting: metrics.waiting.get(&info.name).copied().unwrap_or_default(),
             failures: failures.copied().unwrap_or(0),
+            estimates: metrics.estimates.get(&info.name).copied().unwrap_or_default(),
         }
     }
 
@@ -118,6 +122,9 @@ impl<'a> TubeRow<'a> {
         self.waiting.takes += other.waiting.takes;
         self.waiting.puts += other.waiting.puts;
         self.failures += other.failures;
+        self.estimates.p50 += other.estimates.p50;
+        self.estimates.p90 += other.estimates.p90;
+        self.estimates.late += other.estimates.late;
     }
 }
 

@@ -259,6 +259,66 @@ fn everything_about_a_task_is_shown() {
 }
 
 #[test]
+fn estimates_are_shown_where_they_are_asked_for() {
+    let server = TestServer::new();
+    let reason = "? (no consumer takes tasks of this tube)";
+    let put = server.run(&["put", "mail", "a", "b", "--estimate"]).good();
+    assert_eq!(put, format!("0\t{reason}\n1\t{reason}\n"));
+    let put = server.run(&["put", "mail", "c", "--estimate", "--json"]).json();
+    assert_eq!(
+        (&put[0]["ahead"], &put[0]["no_estimate"]["name"]),
+        (&json!(2), &json!("no_consumer"))
+    );
+    let lines =
+        server.serving.run_with(&["put", "mail", "--lines", "--estimate"], &"x\n".repeat(250));
+    assert_eq!(lines.good().lines().filter(|line| line.ends_with(reason)).count(), 250);
+    for shown in [&["task", "mail", "1"][..], &["peek", "mail", "1", "--estimate"]] {
+        assert!(server.run(shown).good().contains(reason), "{shown:?}");
+    }
+    assert!(server.run(&["task", "mail", "1"]).good().contains("starts in"));
+    let listed = server.run(&["tasks", "mail", "--limit", "1", "--estimate"]).good();
+    assert!(listed.contains("STARTS IN") && listed.contains(reason), "{listed}");
+    for plain in [&["tasks", "mail"][..], &["peek", "mail", "1"], &["put", "mail", "d"]] {
+        assert!(!server.run(plain).good().contains(reason), "{plain:?}");
+    }
+    for shown in
+        [&["tasks", "mail", "--estimate", "--json"][..], &["peek", "mail", "--estimate", "--json"]]
+    {
+        assert_eq!(server.run(shown).json()[1]["ahead"], 1, "{shown:?}");
+    }
+    assert_eq!(server.run(&["task", "mail", "1", "--json"]).json()[0]["ahead"], 1);
+    let many: Vec<String> = (0..101).map(|id| id.to_string()).collect();
+    let mut peek = vec!["peek", "mail", "--estimate"];
+    peek.extend(many.iter().map(String::as_str));
+    assert!(server.run(&peek).ends(1).err.contains("at most 100 tasks"));
+}
+
+/// The first task teaches how long tasks run, the second one runs, and the third has an estimate that is compared at its start.
+#[test]
+fn stats_show_when_a_tube_is_empty_and_how_many_estimates_held() {
+    let server = TestServer::new();
+    server.run(&["put", "mail", "a", "b", "c"]).good();
+    assert!(server.run(&["stats"]).good().contains("? (no consumer takes tasks of this tube)"));
+    server.run(&["take", "mail"]).ends(0);
+    server.run(&["ack", "mail", "0"]).good();
+    server.run(&["take", "mail"]).ends(0);
+    // A delivery counts from the end of its second on.
+    while !server.run(&["task", "mail", "2"]).good().contains("(90 %: ") {}
+    let stats = server.run(&["stats"]).good();
+    assert!(stats.contains("EMPTY IN") && stats.contains("(90 %: "), "{stats}");
+    server.run(&["ack", "mail", "1"]).good();
+    server.run(&["take", "mail"]).ends(0);
+    let stats = server.run(&["stats", "mail"]).good();
+    assert!(
+        stats.contains("mail: p90 held for ") && stats.contains(" % of 1 estimate\n"),
+        "{stats}"
+    );
+    let stats = server.run(&["stats", "--json"]).json();
+    assert_eq!(stats[0]["estimates"]["checked"], 1);
+    assert!(stats[0].get("drain").or(stats[0].get("no_drain")).is_some(), "{stats:?}");
+}
+
+#[test]
 fn a_failure_is_shown_and_the_task_is_retried() {
     let server = TestServer::new();
     server.run(&["tube", "create", "mail", "--attempts-max", "1"]).good();

@@ -8,6 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 const SERIES: &str = r#"{"step":1.0,"from":100.0,"puts":[],"takes":[],"acks":[],"fails":[],"ready":[],"taken":[],
     "delayed":[],"buried":[],"wait":{"p50":[],"p90":[],"p99":[]},"run":{"p50":[],"p90":[],"p99":[]}}"#;
 const WORKERS: &str = r#"{"time":100.0,"workers":[]}"#;
+const TUBES: &str = r#"{"tubes":[]}"#;
 const REFUSAL: &str =
     r#"{"error":{"code":"invalid","message":"cannot parse the query: unknown field"}}"#;
 
@@ -32,11 +33,13 @@ async fn answer(mut stream: TcpStream) {
     }
     let head = String::from_utf8(head).unwrap();
     let target = head.split(' ').nth(1).unwrap();
-    let is_known = !["all=", "passive=", "step=1m"].iter().any(|text| target.contains(text));
-    let (status, body) = match (is_known, target.starts_with("/v1/series")) {
-        (false, _) => ("400 Bad Request", REFUSAL),
-        (true, true) => ("200 OK", SERIES),
-        (true, false) => ("200 OK", WORKERS),
+    let is_known =
+        !["all=", "passive=", "step=1m", "estimate="].iter().any(|text| target.contains(text));
+    let (status, body) = match target {
+        _ if !is_known => ("400 Bad Request", REFUSAL),
+        _ if target.starts_with("/v1/series") => ("200 OK", SERIES),
+        _ if target.starts_with("/v1/tubes") => ("200 OK", TUBES),
+        _ => ("200 OK", WORKERS),
     };
     let size = body.len();
     let head = format!("HTTP/1.1 {status}\r\ncontent-length: {size}\r\nconnection: close\r\n\r\n");
@@ -59,4 +62,9 @@ async fn a_server_that_cannot_ask_its_peers_shows_what_it_saw_itself() {
     let step = taskyard_wire::http::SeriesStep::Minute;
     let refused = http.series(&SeriesQuery { all: true, step, ..series }).await.unwrap_err();
     assert!(refused.to_string().contains("cannot parse the query"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_server_without_estimates_shows_the_tubes_alone() {
+    assert_eq!(start().await.tubes_estimated(None).await.unwrap(), []);
 }

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use taskyard::{Error, Http, HttpError, Kind, NewTask, TubeName, TubeOptions, new_task};
+use taskyard::{
+    Error, Http, HttpError, Kind, NewTask, NoEstimate, TubeName, TubeOptions, new_task,
+};
 use taskyard_core::{Command, Error as Refusal, Execute, Span, TaskId};
 
 use taskyard_testkit::server::{TestServer, block_on};
+use taskyard_wire::http::TasksQuery;
 
 #[test]
 fn a_task_is_put_taken_and_acked() {
@@ -19,6 +22,39 @@ fn a_task_is_put_taken_and_acked() {
         client.ack(&task).await.unwrap();
         let stale = client.ack(&task).await.unwrap_err();
         assert!(matches!(stale, Error::Refused(Refusal::TaskNotFound(..))), "{stale}");
+        test_server.stop().await;
+    });
+}
+
+/// A put and a list show when their tasks will start if they ask for it.
+#[test]
+fn estimates_are_shown_with_tasks_and_tubes() {
+    block_on(async {
+        let test_server = TestServer::in_memory().await;
+        let (client, http) = (test_server.client(), &test_server.http);
+        let tube = TubeName::new("mail").unwrap();
+        let first = client.put("mail", "a").await.unwrap();
+        let tasks = [new_task("b").unwrap()];
+        let put = http.put_estimated(&tube, &tasks, Span::ZERO).await.unwrap();
+        let queue = put.tasks[0].queue.as_deref().unwrap();
+        assert_eq!((queue.ahead, &queue.estimate), (Some(1), &None));
+        assert_eq!(queue.no_estimate.as_ref().unwrap().name, "no_consumer");
+        let query = TasksQuery { estimate: true, ..TasksQuery::default() };
+        let page = http.tasks(&tube, &query).await.unwrap();
+        let ahead = page.tasks.iter().map(|task| task.queue.as_deref().unwrap().ahead);
+        assert_eq!(ahead.collect::<Vec<_>>(), [Some(0), Some(1)]);
+        let plain = http.tasks(&tube, &TasksQuery::default()).await.unwrap();
+        assert!(plain.tasks.iter().all(|task| task.queue.is_none()));
+        for tubes in [None, Some(&tube)] {
+            let shown = http.tubes_estimated(tubes).await.unwrap().remove(0);
+            assert_eq!(shown.no_drain.unwrap().name, "no_consumer");
+            assert_eq!(http.tubes(tubes).await.unwrap().remove(0).no_drain, None);
+        }
+        let positions = client.positions("mail", &[TaskId(1), first, TaskId(7)]).await.unwrap();
+        let reason = Some(Err(NoEstimate::NoConsumer));
+        let shown = positions.iter().map(|position| (position.id, position.ahead));
+        assert_eq!(shown.collect::<Vec<_>>(), [(TaskId(1), 1), (first, 0)]);
+        assert!(positions.iter().all(|position| position.estimate == reason));
         test_server.stop().await;
     });
 }

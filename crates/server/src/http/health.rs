@@ -82,8 +82,15 @@ async fn metrics(
     let (latencies, failures) = (app.engine.latencies().await, app.engine.failures().await);
     let store = app.store_health().await;
     let schedules = app.engine.schedule_notes(Vec::new()).await.counts;
-    let keys_freed_early = app.engine.keys_freed_early().await;
-    let metrics = TubeMetrics { tubes, waiting, failures, latencies, schedules, keys_freed_early };
+    let metrics = TubeMetrics {
+        tubes,
+        waiting,
+        failures,
+        latencies,
+        schedules,
+        keys_freed_early: app.engine.keys_freed_early().await,
+        estimates: app.engine.calibrated().await,
+    };
     let text = metrics::text(&app, &metrics, &store);
     Ok(([(header::CONTENT_TYPE, METRICS)], text).into_response())
 }

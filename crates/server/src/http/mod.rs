@@ -3,6 +3,7 @@
 mod audit;
 mod described;
 mod error;
+mod estimates;
 mod events;
 mod finish;
 mod health;

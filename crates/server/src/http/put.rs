@@ -3,15 +3,16 @@
 use axum::http::Method;
 use axum::response::Response;
 use taskyard_core::{
-    Command, Error, Kind, Reply, TubeName, TubeOptions, check_tasks, refuse_priorities,
-    refuse_subqueues,
+    Command, Error, Kind, Placed, Reply, TaskId, TubeName, TubeOptions, check_tasks,
+    refuse_priorities, refuse_subqueues,
 };
 use taskyard_wire::Code;
 use taskyard_wire::http::{PutAnswer, PutRequest};
 
+use super::estimates::{QueuePositions, check_count};
 use super::request::{Json, TubePath};
 use super::{Refusal, RequestApp, Route, RunError, check_wait, ok, streamed};
-use crate::app::unexpected_reply;
+use crate::app::{App, unexpected_reply};
 
 /// Advice for an unknown tube where a put creates none.
 const STRICT: &str =
@@ -25,6 +26,8 @@ const SEMAPHORE: &str = "a put would create it without a semaphore; create it wi
 
 /// Bytes of a task in the response to a put.
 const PLACED_BYTES: usize = 64;
+/// Bytes of its position and estimate.
+const ESTIMATE_BYTES: usize = 192;
 
 /// The endpoints of this file.
 pub(crate) fn routes() -> Vec<Route> {
@@ -49,23 +52,43 @@ async fn put(
     Json(request): Json<PutRequest>,
 ) -> Result<Response, Refusal> {
     check_wait(&app, "timeout", request.timeout.unwrap_or_default())?;
+    let estimate = request.estimate;
     let command = request.into_command(tube.clone())?;
     if names_subqueues(&command) {
         check_subqueues(&app, &tube).await?;
     }
     let tasks = if let Command::Put { tasks, .. } = &command { tasks.len() } else { 0 };
+    let bytes = if estimate {
+        check_count(tasks)?;
+        PLACED_BYTES + ESTIMATE_BYTES
+    } else {
+        PLACED_BYTES
+    };
     // A put must be answered once it is done, so the response budget is reserved before.
-    let permit = app.response_budget.reserve(tasks.saturating_mul(PLACED_BYTES)).await?;
+    let permit = app.response_budget.reserve(tasks.saturating_mul(bytes)).await?;
     let reply = if app.strict_tubes {
         app.run(command).await.map_err(|error| match error {
             RunError::Failed(Error::TubeNotFound(tube)) => Refusal::no_tube(tube, STRICT),
             error => error.into(),
         })?
     } else {
-        put_or_create(&app, tube, command).await?
+        put_or_create(&app, tube.clone(), command).await?
     };
     let Reply::Put(placed) = reply else { return Err(unexpected_reply()) };
-    Ok(streamed::with_permit(&app, ok(&PutAnswer::new(&placed))?, permit))
+    let mut answer = PutAnswer::new(&placed);
+    if estimate {
+        add_estimates(&app, &tube, &placed, &mut answer).await;
+    }
+    Ok(streamed::with_permit(&app, ok(&answer)?, permit))
+}
+
+/// Adds when the tasks will start. The tasks are in the tube, so the put does not fail if that cannot be read.
+async fn add_estimates(app: &App, tube: &TubeName, placed: &[Placed], answer: &mut PutAnswer) {
+    let waiting = placed.iter().map(|task| (task.id, task.state));
+    let positions = QueuePositions::read(app, tube, waiting).await.unwrap_or_default();
+    for task in &mut answer.tasks {
+        task.queue = positions.of(TaskId(task.id));
+    }
 }
 
 /// Refuses sub-queues for a tube that has none: the store would ignore them.

@@ -9,7 +9,7 @@ use taskyard_core::{Calls, Counts};
 use taskyard_wire::http::{CallCounts, TaskCounts, TubeAnswer};
 
 use super::request::QueryParams;
-use super::tubes::{ListQuery, internal, tubes};
+use super::tubes::{TubesQuery, drain, internal, tubes};
 use super::{Refusal, RequestApp, Route, ok};
 use crate::tube_rows::{add_calls, add_tasks};
 
@@ -71,6 +71,7 @@ pub(crate) fn routes() -> Vec<Route> {
     let about = ("stats", "Show all tubes with their totals, and the server");
     let route = Route::new(Method::GET, "/v1/stats", about, stats)
         .query_param(internal())
+        .query_param(drain())
         .responds::<StatsAnswer>("Tubes, totals and server")
         .uses_engine();
     vec![route]
@@ -78,7 +79,7 @@ pub(crate) fn routes() -> Vec<Route> {
 
 async fn stats(
     app: RequestApp,
-    QueryParams(query): QueryParams<ListQuery>,
+    QueryParams(query): QueryParams<TubesQuery>,
 ) -> Result<Response, Refusal> {
     let tubes = tubes(&app, query).await?;
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();

@@ -13,8 +13,9 @@ use taskyard_core::{
     Command, Execute, Finish, FinishItem, Holder, Reply, Span, Take, Task, TubeName,
 };
 use taskyard_engine::Engine;
-use taskyard_wire::http::{Form, TaskAnswer, TasksAnswer};
+use taskyard_wire::http::{Form, PeekRequest, TaskAnswer, TasksAnswer};
 
+use super::estimates::QueuePositions;
 use super::{Refusal, RequestApp, ok};
 use crate::app::{App, unexpected_reply};
 use crate::response_budget::{ResponsePermit, bytes_of, is_small};
@@ -42,7 +43,8 @@ pub(super) async fn take(app: &RequestApp, take: Take, form: Form) -> Result<Res
         return Err(refusal.into());
     }
     let taken_from = Some((app.engine.clone(), tube));
-    answer(TaskList { tasks: tasks.into_iter(), form, with_reasons: false, taken_from }, permit)
+    let shown = ShownFields { form, with_reasons: false, positions: QueuePositions::default() };
+    answer(TaskList { tasks: tasks.into_iter(), shown, taken_from }, permit)
 }
 
 /// The tasks, and the permit reserved for them. A take reserves nothing while it waits.
@@ -69,15 +71,23 @@ async fn run(app: &RequestApp, take: Take) -> Result<Vec<Task>, Refusal> {
 pub(super) async fn peek(
     app: &RequestApp,
     tube: TubeName,
-    command: Command,
-    (count, form): (usize, Form),
+    request: PeekRequest,
 ) -> Result<Response, Refusal> {
+    let (count, form, estimate) = (request.ids.len(), request.form(), request.estimate);
     let mut permit =
         app.response_budget.reserve(app.response_budget.expected(&tube, count)).await?;
+    let command = request.into_command(tube.clone());
     let Reply::Tasks(tasks) = app.run(command).await? else { return Err(unexpected_reply()) };
     app.response_budget.resize_to_tasks(&mut permit, &tube, &tasks)?;
-    let tasks = tasks.into_iter();
-    answer(TaskList { tasks, form, with_reasons: true, taken_from: None }, permit)
+    let positions = match estimate {
+        true => {
+            let waiting = tasks.iter().map(|task| (task.id, task.state));
+            QueuePositions::read(app, &tube, waiting).await?
+        }
+        false => QueuePositions::default(),
+    };
+    let shown = ShownFields { form, with_reasons: true, positions };
+    answer(TaskList { tasks: tasks.into_iter(), shown, taken_from: None }, permit)
 }
 
 /// The command that returns tasks which no client received.
@@ -105,8 +115,7 @@ fn answer(list: TaskList, permit: ResponsePermit) -> Result<Response, Refusal> {
 /// The tasks to encode.
 struct TaskList {
     tasks: vec::IntoIter<Task>,
-    form: Form,
-    with_reasons: bool,
+    shown: ShownFields,
     /// Where tasks that are never encoded are returned to.
     taken_from: Option<(Engine, TubeName)>,
 }
@@ -114,21 +123,26 @@ struct TaskList {
 impl TaskList {
     fn whole(mut self) -> Result<Response, Refusal> {
         let tasks = std::mem::take(&mut self.tasks);
-        let tasks = tasks.as_slice();
-        ok(&match self.with_reasons {
-            true => TasksAnswer::with_reasons(tasks, self.form),
-            false => TasksAnswer::new(tasks, self.form),
-        })
+        let tasks = tasks.as_slice().iter().map(|task| self.shown.of(task)).collect();
+        ok(&TasksAnswer { tasks })
     }
+}
 
-    fn write(&self, task: &Task, text: &mut Vec<u8>) -> serde_json::Result<()> {
-        serde_json::to_writer(
-            text,
-            &match self.with_reasons {
-                true => TaskAnswer::with_reason(task, self.form),
-                false => TaskAnswer::new(task, self.form),
-            },
-        )
+/// What a response shows of each task.
+struct ShownFields {
+    form: Form,
+    with_reasons: bool,
+    positions: QueuePositions,
+}
+
+impl ShownFields {
+    fn of(&self, task: &Task) -> TaskAnswer {
+        let mut answer = match self.with_reasons {
+            true => TaskAnswer::with_reason(task, self.form),
+            false => TaskAnswer::new(task, self.form),
+        };
+        answer.queue = self.positions.of(task.id);
+        answer
     }
 }
 
@@ -170,7 +184,7 @@ impl HttpBody for StreamedTasks {
             text.extend_from_slice(if this.began { b"," } else { b"{\"tasks\":[" });
             this.began = true;
             bytes += bytes_of(&task);
-            if let Err(error) = this.list.write(&task, &mut text) {
+            if let Err(error) = serde_json::to_writer(&mut text, &this.list.shown.of(&task)) {
                 return Poll::Ready(Some(Err(error)));
             }
         }

@@ -5,7 +5,9 @@ use axum::response::Response;
 use serde::Deserialize;
 use taskyard_core::access::AccessVerb;
 use taskyard_core::limits::{BATCH_TASKS_MAX, LIST_TASKS_MAX};
-use taskyard_core::{Command, Error, List, Reply, Result as CoreResult, State};
+use taskyard_core::{
+    Command, Error, Position, Reply, Result as CoreResult, State, Task, TaskId, TubeName,
+};
 use taskyard_engine::{Side, Waiting};
 use taskyard_wire::Code;
 use taskyard_wire::http::{
@@ -14,6 +16,7 @@ use taskyard_wire::http::{
     TaskPageAnswer, TasksAnswer, TasksQuery,
 };
 
+use super::estimates::{QueuePositions, check_count, estimate};
 use super::finish::end;
 use super::request::{Json, QueryParams, TaskPath, TubePath, count};
 use super::route::QueryField;
@@ -65,7 +68,7 @@ fn verbs() -> Vec<Route> {
 }
 
 /// The query parameters of a page of tasks.
-fn page_fields() -> [QueryField; 14] {
+fn page_fields() -> [QueryField; 15] {
     [
         QueryField::pattern(
             "state",
@@ -105,6 +108,7 @@ fn page_fields() -> [QueryField; 14] {
             "finished_until",
             "Only done tasks that ended before this second since the epoch",
         ),
+        estimate("Respond with the positions of waiting tasks, and when they will start"),
     ]
 }
 
@@ -129,6 +133,7 @@ fn lists() -> Vec<Route> {
         page(),
         Route::new(Method::GET, "/v1/tubes/{tube}/tasks/{id}", peek_one, self::peek_one)
             .query_param(QueryField::flag("base64", base64))
+            .query_param(estimate("Respond with when the task will start, if it waits"))
             .responds::<TaskAnswer>("The task")
             .refuses([Code::TaskNotFound])
             .uses_engine(),
@@ -149,6 +154,8 @@ fn lists() -> Vec<Route> {
 struct PeekOneQuery {
     #[serde(default)]
     base64: bool,
+    #[serde(default)]
+    estimate: bool,
 }
 
 #[derive(Deserialize)]
@@ -203,9 +210,10 @@ async fn peek(
             advice: "peek in several requests",
         }));
     }
-    let shape = (request.ids.len(), request.form());
-    let command = request.into_command(tube.clone());
-    streamed::peek(&app, tube, command, shape).await
+    if request.estimate {
+        check_count(request.ids.len())?;
+    }
+    streamed::peek(&app, tube, request).await
 }
 
 async fn positions(
@@ -227,12 +235,31 @@ async fn peek_one(
     let Reply::Tasks(tasks) = reply else { return Err(unexpected_reply()) };
     let task = tasks.first().ok_or(Error::TaskNotFound(tube.clone(), id))?;
     let answer = TaskAnswer::with_reason(task, Form::of(query.base64));
-    if task.state != State::Ready {
-        return ok(&answer);
-    }
-    let reply = app.run(Command::List(List::head_of_queue(tube))).await?;
-    let Reply::Listed(next) = reply else { return Err(unexpected_reply()) };
-    ok(&answer.at_position(&next))
+    ok(&match position(&app, tube, task, query.estimate).await? {
+        Some(position) => answer.at_position(&position),
+        None => answer,
+    })
+}
+
+/// Where a task is in the queue, if the answer shows it.
+async fn position(
+    app: &RequestApp,
+    tube: TubeName,
+    task: &Task,
+    estimate: bool,
+) -> Result<Option<Position>, Refusal> {
+    let mut positions = match (task.state, estimate) {
+        (State::Ready | State::Delayed, true) => {
+            let ids = vec![task.id];
+            match app.run(Command::Positions { tube, ids }).await? {
+                Reply::Positions(positions) => positions,
+                _ => return Err(unexpected_reply()),
+            }
+        }
+        (State::Ready, false) => app.engine.positions(tube, vec![task.id]).await?,
+        _ => Vec::new(),
+    };
+    Ok(positions.pop())
 }
 
 async fn tasks(
@@ -240,8 +267,16 @@ async fn tasks(
     TubePath(tube): TubePath,
     QueryParams(query): QueryParams<TasksQuery>,
 ) -> Result<Response, Refusal> {
-    let (list, filter) = (query.list(tube)?, query.filter()?);
-    ok(&task_page::read(&app, list, filter).await?)
+    let (list, filter) = (query.list(tube.clone())?, query.filter()?);
+    let mut page = task_page::read(&app, list, filter).await?;
+    if query.estimate {
+        let waiting = page.tasks.iter().map(|task| (TaskId(task.id), task.state.into()));
+        let positions = QueuePositions::read(&app, &tube, waiting).await?;
+        for task in &mut page.tasks {
+            task.queue = positions.of(TaskId(task.id));
+        }
+    }
+    ok(&page)
 }
 
 async fn deliveries(

@@ -1,6 +1,7 @@
 //! Endpoints that create, change, show and remove tubes.
 
 use std::collections::BTreeMap;
+use std::iter::repeat;
 
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
@@ -12,6 +13,7 @@ use taskyard_wire::http::{
     AlterRequest, CreateAnswer, CreateRequest, NameRequest, NothingAnswer, TubeAnswer, TubesAnswer,
 };
 
+use super::estimates::estimate;
 use super::request::{Json, NothingRequest, QueryParams, TubePath};
 use super::route::{QueryField, Shape};
 use super::{Refusal, RequestApp, Route, answer, ok};
@@ -29,9 +31,11 @@ pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::GET, "/v1/tubes", list, self::list)
             .query_param(internal())
+            .query_param(drain())
             .responds::<TubesAnswer>("All tubes")
             .uses_engine(),
         Route::new(Method::GET, TUBE, show, self::show)
+            .query_param(drain())
             .responds::<TubeAnswer>("The tube")
             .uses_engine(),
         create_route(),
@@ -75,12 +79,30 @@ fn emptying(path: &'static str, about: (&'static str, &'static str), truncates: 
     route.request_body::<NothingRequest>().responds::<NothingAnswer>("Done").uses_engine()
 }
 
-/// The query parameters of lists of tubes.
+/// The query parameter of lists of tubes.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ListQuery {
     #[serde(default)]
     internal: bool,
+}
+
+/// The query parameters of the tubes themselves.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TubesQuery {
+    #[serde(default)]
+    internal: bool,
+    #[serde(default)]
+    estimate: bool,
+}
+
+/// The query parameter of one tube.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TubeQuery {
+    #[serde(default)]
+    estimate: bool,
 }
 
 impl ListQuery {
@@ -96,16 +118,26 @@ pub(super) fn internal() -> QueryField {
     QueryField::flag("internal", "Include internal tubes, `taskyard.*`")
 }
 
+/// The query parameter that asks when tubes will be empty.
+pub(super) fn drain() -> QueryField {
+    estimate("Respond with when all ready tasks will have started, and how many estimates held")
+}
+
 async fn list(
     app: RequestApp,
-    QueryParams(query): QueryParams<ListQuery>,
+    QueryParams(query): QueryParams<TubesQuery>,
 ) -> Result<Response, Refusal> {
     ok(&TubesAnswer { tubes: tubes(&app, query).await? })
 }
 
-async fn show(app: RequestApp, TubePath(tube): TubePath) -> Result<Response, Refusal> {
+async fn show(
+    app: RequestApp,
+    TubePath(tube): TubePath,
+    QueryParams(query): QueryParams<TubeQuery>,
+) -> Result<Response, Refusal> {
     let infos = infos(&app, Some(tube)).await?;
-    ok(&with_own_counts(&app, &infos).await.pop().ok_or_else(unexpected_reply)?)
+    let mut tubes = answers(&app, &infos, query.estimate).await;
+    ok(&tubes.pop().ok_or_else(unexpected_reply)?)
 }
 
 async fn create(
@@ -173,9 +205,23 @@ async fn release_all(
 }
 
 /// The requested tubes, as the response shows them.
-pub(super) async fn tubes(app: &RequestApp, query: ListQuery) -> Result<Vec<TubeAnswer>, Refusal> {
-    let infos = query.of(infos(app, None).await?);
-    Ok(with_own_counts(app, &infos).await)
+pub(super) async fn tubes(app: &RequestApp, query: TubesQuery) -> Result<Vec<TubeAnswer>, Refusal> {
+    let TubesQuery { internal, estimate } = query;
+    let infos = ListQuery { internal }.of(infos(app, None).await?);
+    Ok(answers(app, &infos, estimate).await)
+}
+
+/// These tubes as the response shows them, with estimates if they are asked for.
+async fn answers(app: &RequestApp, infos: &[TubeInfo], estimate: bool) -> Vec<TubeAnswer> {
+    let tubes = with_own_counts(app, infos).await;
+    if !estimate {
+        return tubes;
+    }
+    let (drains, held) = (app.engine.drains(infos).await, app.engine.calibrated().await);
+    // Without a drain for each tube the engine has stopped.
+    let drains = drains.into_iter().map(Some).chain(repeat(None));
+    let tubes = tubes.into_iter().zip(infos).zip(drains);
+    tubes.map(|((tube, info), drain)| tube.with_estimates(drain, held.get(&info.name))).collect()
 }
 
 /// One tube, or all that the user may see, as the engine reports them.

@@ -230,7 +230,13 @@ fn finishing() -> Value {
 /// Adds constraints to a field of a shape.
 fn refine(shapes: &mut Map<String, Value>, (shape, field): (&str, &str), more: Value) {
     let place = format!("/properties/{field}");
-    let found = shapes.get_mut(shape).and_then(|shape| shape.pointer_mut(&place));
+    let Some(shape) = shapes.get_mut(shape) else { return };
+    // A shape that contains the fields of another one has its own in the last part.
+    let own = match shape.pointer("/allOf") {
+        Some(Value::Array(parts)) => format!("/allOf/{}{place}", parts.len() - 1),
+        _ => place,
+    };
+    let found = shape.pointer_mut(&own);
     if let (Some(Value::Object(fields)), Value::Object(more)) = (found, more) {
         fields.extend(more);
     }

@@ -4,8 +4,9 @@ use taskyard_core::access::{NamePattern, Permissions, Role};
 use taskyard_core::tube::Kind;
 use taskyard_core::{
     Body, Command, EnqueueItem, EventId, Finish, FinishItem, GrantFinish, GrantItem, Holder, Lease,
-    List, MemberGroup, NewTask, ScheduleCommand, ScheduleName, SemaphoreChange, SemaphoreCommand,
-    SemaphoreKey, SessionId, Span, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
+    List, ListOrder, MemberGroup, NewTask, ScheduleCommand, ScheduleName, SemaphoreChange,
+    SemaphoreCommand, SemaphoreKey, SessionId, Span, Take, TaskId, Timestamp, TubeChange, TubeName,
+    TubeOptions,
 };
 use taskyard_iproto::{Fault, encode_execute, parse_reply};
 
@@ -28,6 +29,10 @@ enum Foreign {
 type CommandCase = (Command, &'static str, Foreign);
 
 const SESSION: SessionId = SessionId([7; 16]);
+
+fn next_tasks() -> List {
+    List { tube: tube(), order: ListOrder::Queue { after: None }, limit: 10, key: None }
+}
 
 /// Lists the cases of each command of an enum. A new command does not compile until it is listed here, with a case.
 macro_rules! cases {
@@ -104,7 +109,7 @@ cases!(tube_cases, name_of_command, Command, std::convert::identity, {
     Command::Positions { .. } => [
         (Command::Positions { tube: tube(), ids: ids() }, "rpcoa", Named),
     ],
-    Command::List(_) => [(Command::List(List::head_of_queue(tube())), "oa", Named)],
+    Command::List(_) => [(Command::List(next_tasks()), "oa", Named)],
     Command::Truncate { .. } => [(Command::Truncate { tube: tube() }, "oa", Named)],
     Command::ReleaseAll { .. } => [(Command::ReleaseAll { tube: tube() }, "oa", Named)],
     Command::JoinSession { .. } => [

@@ -5,6 +5,7 @@
 mod access;
 mod actions;
 mod audit;
+mod estimates;
 mod fixture;
 mod health;
 mod internal;

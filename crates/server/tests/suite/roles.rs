@@ -72,6 +72,7 @@ fn delivery_cases() -> Vec<RoleCase> {
         json!({ "tasks": [{ "verb": "ack", "id": 0, "lease": 1 }, { "verb": "ack", "id": 1 }] });
     vec![
         ("put", "POST ~/put", json!({ "data": 1 }), "pa"),
+        ("put", "POST ~/put", json!({ "data": 1, "estimate": true }), "pa"),
         ("put", "POST /v1/tubes/new/put", json!({ "data": 1 }), "pa"),
         ("take", "POST ~/take", json!({}), "ca"),
         ("ack", "POST ~/ack", json!({ "id": 0, "lease": 1 }), "ca"),
@@ -96,6 +97,7 @@ fn tube_cases() -> Vec<RoleCase> {
         ("list_tubes", "GET /v1/tubes", none(), "rpcoa"),
         ("show_tube", "GET ~", none(), "rpcoa"),
         ("consumers", "GET ~/consumers", none(), "rpcoa"),
+        ("show_tube", "GET ~?estimate=true", none(), "rpcoa"),
         ("stats", "GET /v1/stats", none(), "rpcoa"),
         ("series", "GET /v1/series?tube=mail", none(), "rpcoa"),
         ("kick", "POST ~/kick", none(), "oa"),
@@ -103,7 +105,9 @@ fn tube_cases() -> Vec<RoleCase> {
         ("peek", "POST ~/peek", ids(), "oa"),
         ("positions", "POST ~/positions", ids(), "rpcoa"),
         ("peek_one", "GET ~/tasks/0", none(), "oa"),
+        ("peek_one", "GET ~/tasks/0?estimate=true", none(), "oa"),
         ("tasks", "GET ~/tasks", none(), "oa"),
+        ("tasks", "GET ~/tasks?estimate=true", none(), "oa"),
         ("deliveries", "GET ~/deliveries", none(), "oa"),
         ("kick_tasks", "POST ~/tasks/kick", ids(), "oa"),
         ("bury_tasks", "POST ~/tasks/bury", ids(), "coa"),
@@ -246,6 +250,21 @@ async fn no_endpoint_but_the_open_ones_answers_without_a_token() {
     wrong.refused(401, "unauthorized");
 }
 
+/// A producer may not look into the tube, but an estimate of its own task is part of the answer to its put.
+#[tokio::test]
+async fn a_producer_gets_the_estimates_of_its_puts() {
+    let fixture = server(&["*"]).await;
+    let (token, put) = (token_of(Role::Produce, "*"), json!({ "data": 1, "estimate": true }));
+    for ahead in 0..2 {
+        let answer = send(&fixture, &token, Method::POST, "/v1/tubes/mail/put", &put).await;
+        let task = &answer.body["tasks"][0];
+        assert_eq!(
+            (&task["ahead"], &task["no_estimate"]["name"]),
+            (&json!(ahead), &json!("no_consumer"))
+        );
+    }
+}
+
 /// The names in a list.
 fn names<'a>(list: &'a Value, field: &str) -> Vec<&'a str> {
     let list = list.as_array().unwrap().iter();
@@ -271,6 +290,8 @@ async fn lists_and_statistics_show_what_the_user_may_see() {
         assert_eq!(names(&get(role, "/v1/tubes").await["tubes"], "name"), seen);
         let stats = get(role, "/v1/stats").await;
         assert_eq!(names(&stats["tubes"], "name"), seen);
+        let estimated = get(role, "/v1/stats?estimate=true").await;
+        assert_eq!(names(&estimated["tubes"], "name"), seen);
         assert_eq!(
             (&stats["total"]["tubes"], &stats["total"]["tasks"]["taken"]),
             (&json!(2), &json!(2))

@@ -50,6 +50,9 @@ pub struct PeekRequest {
     /// Always answer with `data_base64`: the payload byte for byte.
     #[serde(default, skip_serializing_if = "is_false")]
     pub base64: bool,
+    /// Whether the answer says when the tasks will start; for at most 100 tasks.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub estimate: bool,
 }
 
 /// Done without a result: an empty object.
@@ -143,7 +146,7 @@ impl DeleteRequest {
 impl PeekRequest {
     /// The request for these tasks, byte for byte, on the client's side.
     pub fn new(ids: &[TaskId]) -> Self {
-        PeekRequest { ids: ids.iter().map(|id| id.0).collect(), base64: true }
+        PeekRequest { ids: ids.iter().map(|id| id.0).collect(), base64: true, estimate: false }
     }
 
     /// The command, on the server's side.

@@ -7,6 +7,7 @@ use taskyard_core::{
     TubeName,
 };
 
+use super::is_false;
 use super::put::checked_key;
 use super::seconds::optional_moment;
 use super::task::{Form, TaskAnswer};
@@ -64,6 +65,9 @@ pub struct TasksQuery {
     /// Only tasks finished before this moment, in seconds since the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_until: Option<f64>,
+    /// Whether the answer says when the tasks will start.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub estimate: bool,
 }
 
 /// A page of tasks.
@@ -135,7 +139,8 @@ impl TasksQuery {
             ("finished_until", self.finished_until),
         ];
         let moments = moments.into_iter().filter_map(|(name, at)| Some((name, at?.to_string())));
-        texts.chain(moments).collect()
+        let estimate = self.estimate.then(|| ("estimate", true.to_string()));
+        texts.chain(moments).chain(estimate).collect()
     }
 
     /// The page with its states and key, on the server's side.

@@ -104,7 +104,8 @@ pub use names::{ConflictWord, FinishWord, KindWord, OutcomeWord, StateWord};
 pub use options::check_options;
 pub use pace::{RateAnswer, RateRequest, RetryAnswer, RetryRequest, changed_policy};
 pub use position::{
-    EstimateAnswer, NoEstimateAnswer, PositionAnswer, PositionsAnswer, PositionsRequest,
+    CalibrationAnswer, EstimateAnswer, NoEstimateAnswer, PositionAnswer, PositionsAnswer,
+    PositionsRequest, QueueAnswer,
 };
 pub use put::{PlacedTask, PutAnswer, PutRequest, PutTask};
 pub use schedules::{

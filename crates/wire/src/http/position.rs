@@ -1,6 +1,7 @@
 //! Positions of waiting tasks, and when they will start.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use taskyard_core::estimate::Calibrated;
 use taskyard_core::{
     Basis, Command, Error, Estimate, Forecast, NoEstimate, Position, Result, SubqueuePosition,
     TaskId, TubeName,
@@ -61,6 +62,37 @@ pub struct PositionAnswer {
     /// Why there is no estimate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_estimate: Option<NoEstimateAnswer>,
+}
+
+/// Where a waiting task is in the queue, and when it will start: the fields that an answer adds to those of a task if its
+/// request asks for estimates. A task that does not wait has none of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct QueueAnswer {
+    /// Ready tasks that go first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ahead: Option<u64>,
+    /// Whether the position is an estimate itself, within 5 %: databases do not count many tasks one by one.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub approximate: bool,
+    /// When it will start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<EstimateAnswer>,
+    /// Why there is no estimate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_estimate: Option<NoEstimateAnswer>,
+}
+
+/// How many estimates of a tube held, of those that this server gave and whose tasks started on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CalibrationAnswer {
+    /// Tasks that had an estimate and started.
+    pub checked: u64,
+    /// Those that started within p50.
+    pub within_p50: u64,
+    /// Those that started within p90; the ones within p50 count as well.
+    pub within_p90: u64,
 }
 
 /// When a task will start, in seconds from now.
@@ -144,6 +176,33 @@ impl PositionAnswer {
             is_exact: !self.approximate,
             estimate: estimate.map(Forecast::Ok).or(reason.map(Forecast::Err)),
         })
+    }
+}
+
+impl QueueAnswer {
+    /// The fields for a task with this position.
+    pub fn new(position: &Position) -> Self {
+        let PositionAnswer { ahead, approximate, estimate, no_estimate, .. } =
+            PositionAnswer::new(position);
+        QueueAnswer { ahead: Some(ahead), approximate, estimate, no_estimate }
+    }
+
+    /// Reads the fields of an answer that has them or not.
+    pub(super) fn read<'de, D>(from: D) -> Result<Option<Box<Self>>, D::Error>
+    where
+        D: Deserializer<'de>,
+    {
+        let fields = QueueAnswer::deserialize(from)?;
+        Ok((fields != QueueAnswer::default()).then(|| Box::new(fields)))
+    }
+}
+
+impl CalibrationAnswer {
+    /// The comparisons as answers show them; `None` if there was none.
+    pub fn new(counts: &Calibrated) -> Option<Self> {
+        let checked = counts.total();
+        let (within_p50, within_p90) = (counts.p50, counts.p50 + counts.p90);
+        (checked > 0).then_some(CalibrationAnswer { checked, within_p50, within_p90 })
     }
 }
 

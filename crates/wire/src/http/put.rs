@@ -8,6 +8,7 @@ use taskyard_core::{
 };
 
 use super::names::{ConflictWord, StateWord};
+use super::position::QueueAnswer;
 use super::seconds::{optional_moment, optional_span, seconds_of};
 use super::whole;
 use super::{is_false, present};
@@ -22,6 +23,9 @@ pub struct PutRequest {
     /// Seconds to wait for free capacity when the tube is full; 0 answers at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<f64>,
+    /// Whether the answer says when the tasks will start; for at most 100 tasks.
+    #[serde(skip_serializing_if = "is_false")]
+    pub estimate: bool,
     /// The one task.
     #[serde(flatten)]
     pub task: PutTask,
@@ -97,7 +101,7 @@ pub struct PutAnswer {
 }
 
 /// A task that was added, or that held the key of the put.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PlacedTask {
     /// Its number in the tube.
@@ -107,6 +111,10 @@ pub struct PlacedTask {
     /// Whether the task held the key, so that none was added.
     #[serde(default, skip_serializing_if = "is_false")]
     pub existing: bool,
+    /// Its position in the queue, if the request asked for estimates and it waits.
+    #[serde(flatten, deserialize_with = "QueueAnswer::read")]
+    #[cfg_attr(feature = "openapi", schema(value_type = QueueAnswer))]
+    pub queue: Option<Box<QueueAnswer>>,
 }
 
 impl PutRequest {
@@ -250,6 +258,7 @@ impl PutAnswer {
             id: task.id.0,
             state: task.state.into(),
             existing: task.existing,
+            queue: None,
         });
         PutAnswer { tasks: tasks.collect() }
     }

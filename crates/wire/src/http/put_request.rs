@@ -1,7 +1,7 @@
 //! Reads a put request, whose fields stand beside those of its one task, and describes it for OpenAPI.
 //!
 //! A derived `flatten` would copy all values into a buffer first, and a payload is only read from the
-//! text itself. So the two fields of the request are picked out of the object here, and
+//! text itself. So the fields of the request are picked out of the object here, and
 //! the rest of the object is read as a [`PutTask`].
 
 use std::borrow::Cow;
@@ -29,11 +29,12 @@ impl<'de> Visitor<'de> for PutRequestVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<PutRequest, A::Error> {
-        let (mut tasks, mut timeout) = (None, None);
-        let entries = TaskEntries { map, tasks: &mut tasks, timeout: &mut timeout };
+        let (mut tasks, mut timeout, mut estimate) = (None, None, None);
+        let entries =
+            TaskEntries { map, tasks: &mut tasks, timeout: &mut timeout, estimate: &mut estimate };
         let task = PutTask::deserialize(MapAccessDeserializer::new(entries))?;
         let (tasks, timeout) = (tasks.flatten(), timeout.flatten());
-        Ok(PutRequest { tasks, timeout, task })
+        Ok(PutRequest { tasks, timeout, estimate: estimate.unwrap_or_default(), task })
     }
 }
 
@@ -42,6 +43,7 @@ struct TaskEntries<'r, A> {
     map: A,
     tasks: &'r mut Option<Option<Vec<PutTask>>>,
     timeout: &'r mut Option<Option<f64>>,
+    estimate: &'r mut Option<bool>,
 }
 
 /// A key, borrowed from the request if it has no escapes.
@@ -59,6 +61,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for TaskEntries<'_, A> {
             match &*key {
                 "tasks" => store("tasks", self.tasks, &mut self.map)?,
                 "timeout" => store("timeout", self.timeout, &mut self.map)?,
+                "estimate" => store("estimate", self.estimate, &mut self.map)?,
                 key => {
                     let field = seed.deserialize(key.into_deserializer());
                     return field.map(Some).map_err(with_own_fields);
@@ -88,13 +91,13 @@ where
     Ok(())
 }
 
-/// Adds the two fields of the request to those that an unknown field could have been.
+/// Adds the fields of the request to those that an unknown field could have been.
 fn with_own_fields<E: Error>(error: E) -> E {
     const LIST: &str = "expected one of ";
     let text = error.to_string();
     match text.rsplit_once(LIST) {
         Some((before, fields)) => {
-            E::custom(format_args!("{before}{LIST}`tasks`, `timeout`, {fields}"))
+            E::custom(format_args!("{before}{LIST}`tasks`, `timeout`, `estimate`, {fields}"))
         }
         None => error,
     }

@@ -24,6 +24,10 @@ impl PartialSchema for PutRequest {
                 "Seconds to wait for free capacity when the tube is full; 0 answers at once.",
             ));
         object.properties.insert("tasks".into(), tasks.into());
+        let estimate = ObjectBuilder::new().schema_type(Type::Boolean).description(Some(
+            "Whether the answer says when the tasks will start; for at most 100 tasks.",
+        ));
+        object.properties.insert("estimate".into(), estimate.into());
         object.properties.insert("timeout".into(), timeout.into());
         object.description = Some(
             "One task or several to add: the fields of a task, or `tasks`. All are added or none."

@@ -105,13 +105,6 @@ impl TasksAnswer {
         TasksAnswer { tasks: tasks.iter().map(|task| TaskAnswer::new(task, form)).collect() }
     }
 
-    /// The answer to a peek: each task with the reason why it does not run.
-    pub fn with_reasons(tasks: &[Task], form: Form) -> Self {
-        TasksAnswer {
-            tasks: tasks.iter().map(|task| TaskAnswer::with_reason(task, form)).collect(),
-        }
-    }
-
     /// The result for the client's caller.
     pub fn into_tasks(self) -> Result<Vec<Task>> {
         self.tasks.into_iter().map(TaskAnswer::into_task).collect()

@@ -3,11 +3,12 @@
 use serde::{Deserialize, Serialize};
 use taskyard_core::failure::{is_worker_name, stored_error};
 use taskyard_core::{
-    Body, Error, Failure, Failures, Finished, Lease, ListedTask, Priority, Reason, Result, Span,
+    Body, Error, Failure, Failures, Finished, Lease, Position, Priority, Reason, Result, Span,
     State, Task, TaskId, Timestamp,
 };
 
 use super::names::StateWord;
+use super::position::QueueAnswer;
 use super::put::{checked_key, one_of};
 use super::seconds::{moment, moment_of, optional_moment, optional_span, seconds_of, span};
 use super::{is_false, present};
@@ -34,7 +35,7 @@ pub struct TaskAnswer {
     pub state: StateWord,
     /// Smaller goes first.
     pub pri: u64,
-    /// Its place in the order of delivery, from 1, if it is one of the next 1,000; only in the answer that shows one task.
+    /// Its place in the order of delivery, from 1, while it is ready; only in the answer that shows one task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
     /// When it was put.
@@ -106,6 +107,10 @@ pub struct TaskAnswer {
     /// Whether `data` is only the beginning of the payload's JSON, as a text; only in pages of tasks.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cut: bool,
+    /// Its position in the queue, if the request asked for estimates and it waits.
+    #[serde(flatten, deserialize_with = "QueueAnswer::read")]
+    #[cfg_attr(feature = "openapi", schema(value_type = QueueAnswer))]
+    pub queue: Option<Box<QueueAnswer>>,
 }
 
 /// A delivery that failed.
@@ -171,10 +176,17 @@ impl TaskAnswer {
         TaskAnswer { reason, ..TaskAnswer::new(task, form) }
     }
 
-    /// The same with its place among the next tasks of its tube, if it is one of them.
-    pub fn at_position(self, next: &[ListedTask]) -> Self {
-        let place = next.iter().position(|listed| listed.id.0 == self.id);
-        TaskAnswer { position: place.map(|place| place as u64 + 1), ..self }
+    /// The same with its place in the order of delivery, and with the estimate if the position has one.
+    pub fn at_position(self, found: &Position) -> Self {
+        let is_ready = State::from(self.state) == State::Ready;
+        let all = QueueAnswer::new(found);
+        let queue = match found.estimate {
+            Some(_) => all,
+            // Without an estimate the place says the same as the number of tasks ahead.
+            None => QueueAnswer { ahead: None, approximate: all.approximate && is_ready, ..all },
+        };
+        let queue = Some(queue).filter(|queue| *queue != QueueAnswer::default()).map(Box::new);
+        TaskAnswer { position: is_ready.then_some(found.ahead + 1), queue, ..self }
     }
 
     /// The task; a reason that does not follow from its state is included.
@@ -219,6 +231,7 @@ impl TaskAnswer {
             data,
             data_base64,
             cut: false,
+            queue: None,
         }
     }
 

@@ -2,16 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 use taskyard_core::command::TubeInfo;
+use taskyard_core::estimate::Calibrated;
 use taskyard_core::limits::KEEP_DONE_DEFAULT;
 use taskyard_core::{
-    Calls, Command, Counts, Error, Kind, RateLimit, Result, RetryPolicy, SemaphoreKey, Span,
-    TubeChange, TubeName, TubeOptions, TubeStats,
+    Calls, Command, Counts, Error, Forecast, Kind, RateLimit, Result, RetryPolicy, SemaphoreKey,
+    Span, TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
 use super::names::KindWord;
 use super::object;
 use super::options::check_options;
 use super::pace::{RateAnswer, RateRequest, RetryAnswer, RetryRequest, changed_policy, new_policy};
+use super::position::{CalibrationAnswer, EstimateAnswer, NoEstimateAnswer};
 use super::seconds::{moment_of, optional_moment, optional_span, seconds_of};
 use super::whole;
 use super::{is_false, present};
@@ -245,6 +247,15 @@ pub struct TubeAnswer {
     pub tasks: TaskCounts,
     /// How often each operation took effect since the store was opened.
     pub calls: CallCounts,
+    /// When all ready tasks will have started, if the request asked for estimates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<EstimateAnswer>,
+    /// Why that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_drain: Option<NoEstimateAnswer>,
+    /// How many estimates held on this server, if the request asked for estimates; absent if none was checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimates: Option<CalibrationAnswer>,
 }
 
 /// The number of tasks in each state.
@@ -508,6 +519,19 @@ impl TubeAnswer {
             oldest_ready: info.oldest_ready.and_then(moment_of),
             tasks: info.stats.tasks.into(),
             calls: info.stats.calls.into(),
+            drain: None,
+            no_drain: None,
+            estimates: None,
+        }
+    }
+
+    /// The same with when all ready tasks will have started, and how many estimates held.
+    pub fn with_estimates(self, drain: Option<Forecast>, held: Option<&Calibrated>) -> Self {
+        TubeAnswer {
+            drain: drain.and_then(Result::ok).map(EstimateAnswer::new),
+            no_drain: drain.and_then(Result::err).map(NoEstimateAnswer::new),
+            estimates: held.and_then(CalibrationAnswer::new),
+            ..self
         }
     }
 

@@ -92,7 +92,7 @@ fn put_needs_exactly_one_payload() {
 #[test]
 fn put_refuses_unknown_fields() {
     refused(put(r#"{"data": 1, "priority": 1}"#), "unknown field `priority`");
-    let known = "unknown field `taks`, expected one of `tasks`, `timeout`, `data`, `data_base64`";
+    let known = "unknown field `taks`, expected one of `tasks`, `timeout`, `estimate`, `data`, `data_base64`";
     refused(put(r#"{"taks": []}"#), known);
     refused(put(r#"{"tasks": [{"data": 1, "dealy": 1}]}"#), "unknown field `dealy`");
     refused(put(r#"{"data": 1, "pri": -1}"#), "-1 is not a whole number");

@@ -5,16 +5,16 @@ use serde::de::DeserializeOwned;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::RETRY_DELAY_SECS_MAX;
 use taskyard_core::{
-    AfterFailure, Body, Calls, Command, Counts, Error, Fail, Finish, FinishItem, Holder, Kind,
-    Lease, NewTask, Outcome, Placed, Priority, RateLimit, Reason, RetryPolicy, ScheduleName,
-    SessionId, Span, State, Take, Task, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
-    TubeStats,
+    AfterFailure, Basis, Body, Calls, Command, Counts, Error, Estimate, Fail, Finish, FinishItem,
+    Holder, Kind, Lease, NewTask, NoEstimate, Outcome, Placed, Position, Priority, RateLimit,
+    Reason, RetryPolicy, ScheduleName, SessionId, Span, State, Take, Task, TaskId, Timestamp,
+    TubeChange, TubeName, TubeOptions, TubeStats,
 };
 use taskyard_wire::Code;
 use taskyard_wire::http::{
     self, AlterRequest, CreateRequest, DeleteRequest, DeliveryAnswer, ErrorAnswer, FinishAnswer,
-    FinishRequest, Form, NameRequest, PeekRequest, PutAnswer, PutRequest, TakeRequest, TaskAnswer,
-    TubeAnswer,
+    FinishRequest, Form, NameRequest, PeekRequest, PlacedTask, PutAnswer, PutRequest, QueueAnswer,
+    TakeRequest, TaskAnswer, TubeAnswer,
 };
 
 use crate::answers::{taken_task, tube};
@@ -52,6 +52,40 @@ fn a_put_is_sent_byte_for_byte() {
 
     let placed = vec![Placed { id: TaskId(1), state: State::Delayed, existing: false }];
     assert_eq!(sent(PutAnswer::new(&placed)).into_placed(), placed);
+}
+
+/// The position of a task stands beside its other fields, in the answers to a put and a peek.
+#[test]
+fn estimates_are_sent_beside_the_fields_of_a_task() {
+    let reason = Position { estimate: Some(Err(NoEstimate::NoHistory)), ..Position::behind(7) };
+    let (p50, p90) = (Span::from_micros(1_500_000), Span::from_secs(3));
+    let estimate = Estimate { ahead: 8, p50, p90, basis: Basis::Delay };
+    let known = Position { is_exact: false, estimate: Some(Ok(estimate)), ..reason.clone() };
+    for position in [reason, known] {
+        let queue = Some(Box::new(QueueAnswer::new(&position)));
+        let (id, state, existing) = (17, State::Ready.into(), false);
+        let placed = PlacedTask { id, state, existing, queue: queue.clone() };
+        assert_eq!(sent(placed.clone()), placed);
+        let task = TaskAnswer::with_reason(&taken_task(Body::new(ODD[2])), Form::Exact);
+        let task = TaskAnswer { queue, ..task };
+        assert_eq!(sent(task.clone()), task);
+        let text = serde_json::to_value(&task).unwrap();
+        assert_eq!((&text["ahead"], text.get("queue")), (&7.into(), None));
+        let plain = TaskAnswer { queue: None, ..task };
+        assert_eq!(sent(plain.clone()), plain);
+    }
+}
+
+#[test]
+fn a_put_may_ask_for_estimates() {
+    let asks = |text: &str| http::parse::<PutRequest>(text.as_bytes()).map(|put| put.estimate);
+    assert_eq!(asks(r#"{"data": 1}"#), Ok(false));
+    assert_eq!(asks(r#"{"estimate": true, "tasks": [{"data": 1}]}"#), Ok(true));
+    assert!(asks(r#"{"estimate": 1, "data": 1}"#).is_err());
+    assert!(asks(r#"{"estimate": true, "data": 1, "estimate": true}"#).is_err());
+    let task = NewTask::new(Body::new(ODD[3]));
+    let request = PutRequest { estimate: true, ..PutRequest::new(&[task], Span::ZERO) };
+    assert!(sent(request).estimate);
 }
 
 #[test]
