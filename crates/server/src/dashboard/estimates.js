@@ -1,6 +1,6 @@
 // Words for estimates: when a task starts, when the backlog of a tube has started, and how well earlier estimates held.
 
-import { number, span } from "./format.js";
+import { many, number, span } from "./format.js";
 
 // What decides an estimate, by its name in the API.
 const BASES = {
@@ -36,14 +36,16 @@ export function startOf({ ahead, approximate, estimate, no_estimate: none }) {
 // The same in a cell of a table.
 export function startCell({ ahead, estimate, no_estimate: none }) {
   if (ahead === undefined) return "";
-  return estimate ? times(estimate) : none ? REASONS[none.name] ?? none.text : "–";
+  if (!estimate) return none ? REASONS[none.name] ?? none.text : "–";
+  // A line break is only between the two times.
+  return times(estimate).split(", ").map((time) => time.replaceAll(" ", "\u00a0")).join(", ");
 }
 
 // When all ready tasks of a tube will have started, as a short remark; null if it has none or nothing is known.
 export const drainRemark = ({ tasks, drain }) => (tasks.ready && drain ? `drains in ${times(drain)}` : null);
 
 // How many of the estimates held that were compared with the start of their tasks.
-const held = (estimates) => `p90 held for ${share(estimates.within_p90, estimates.checked)} of ${number(estimates.checked)}`;
+const held = (estimates) => `p90 held for ${share(estimates.within_p90, estimates.checked)} of ${many(estimates.checked, "estimate")}`;
 
 // The backlog of a tube and the quality of its estimates as a sentence; empty if there is nothing to say.
 export function backlog(tube) {

@@ -98,14 +98,14 @@ async fn a_tube_shows_when_its_tasks_start_and_how_well_estimates_held() {
         page.until(&matches("#drain", drain)).await;
         page.until("document.querySelectorAll('.tasks tbody tr').length === 2").await;
         for row in [1, 2] {
-            page.until(&matches(&cell(row), "^[^,]+, 90 % in .+$")).await;
+            page.until(&matches(&cell(row), "^[^,]+, 90\\s%\\sin\\s.+$")).await;
         }
         page.picture("estimate-tube").await;
         // The estimates of the page are compared with what happens.
         site.post("/v1/tubes/mail/take", json!({ "count": 1, "lease": 600 })).await;
-        page.until(&matches("#drain", " · p90 held for [0-9]+ % of 1$")).await;
+        page.until(&matches("#drain", " · p90 held for [0-9]+ % of 1 estimate$")).await;
         page.click("#tab-delayed").await;
-        page.until(&matches(&cell(1), "^60 min, 90 % in 60 min$")).await;
+        page.until(&matches(&cell(1), "^60\\smin, 90\\s%\\sin\\s60\\smin$")).await;
         page.click("#tab-details").await;
         let section = "section[aria-label=Estimates]";
         page.until(&matches(section, "drains in \\(90 %\\).*because.*estimates checked1")).await;
@@ -218,11 +218,11 @@ async fn estimates_are_sentences_with_units() {
         let estimates = json!({ "checked": 12_340, "within_p50": 6_201, "within_p90": 11_229 });
         let backlog = json!({ "drain": drain, "estimates": estimates });
         page.run(&format!("window.backlog = {backlog}")).await;
-        page.until("text('#drain') === 'Backlog drains in 41 s, 90 % in 44 s · because of run times and number of consumers · p90 held for 91 % of 12,340'").await;
+        page.until("text('#drain') === 'Backlog drains in 41 s, 90 % in 44 s · because of run times and number of consumers · p90 held for 91 % of 12,340 estimates'").await;
         page.click("#tab-details").await;
         page.until("text('section[aria-label=Estimates] dl') === 'drains in (50 %)41 sdrains in (90 %)44 sbecauserun times and number of consumersno estimateestimates checked12,340started within p5050 %started within p9091 %'").await;
         page.run(&format!("window.backlog = {}", json!({ "estimates": estimates }))).await;
-        page.until("text('#drain') === 'p90 held for 91 % of 12,340'").await;
+        page.until("text('#drain') === 'p90 held for 91 % of 12,340 estimates'").await;
         assert_quiet(page).await;
     })
     .await;
