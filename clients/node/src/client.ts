@@ -16,6 +16,8 @@ import type {
   ManagerAnswer,
   OutcomeWord,
   PlacedTask,
+  PositionAnswer,
+  PositionsAnswer,
   PutTask,
   SeriesAnswer,
   ServiceInfo,
@@ -55,10 +57,15 @@ export interface PutOptions extends Omit<PutTask, "data" | "data_base64" | "meta
   timeout?: number | undefined;
   /** Overrides the option of the client. */
   idempotent?: boolean | undefined;
+  /** Answer with the position of the task, and when it will start; for at most 100 tasks. */
+  estimate?: boolean | undefined;
 }
 
+/** The options of a put that are not those of a task. */
+export type PutManyOptions = Pick<PutOptions, "timeout" | "idempotent" | "estimate">;
+
 /** A task to put, with its options. */
-export interface NewTask<T = unknown> extends Omit<PutOptions, "timeout" | "idempotent"> {
+export interface NewTask<T = unknown> extends Omit<PutOptions, "timeout" | "idempotent" | "estimate"> {
   data: T;
 }
 
@@ -80,6 +87,13 @@ export interface TaskQuery extends Omit<TaskFilterRequest, "state"> {
   order?: "id" | "queue" | undefined;
   after?: string | undefined;
   limit?: number | undefined;
+  /** Answer with the positions of waiting tasks, and when they will start; complete in pages of at most 100 tasks. */
+  estimate?: boolean | undefined;
+}
+
+/** Whether an answer has estimates. */
+export interface EstimateOptions {
+  estimate?: boolean | undefined;
 }
 
 /** A page of tasks; `next` is the `after` of the next page. */
@@ -115,14 +129,14 @@ export class Taskyard {
 
   /** Adds a task. When this resolves, the task is as durable as the store. */
   async put(tube: string, data: unknown, options: PutOptions = {}): Promise<PlacedTask> {
-    const { timeout, idempotent, ...task } = options;
-    const [placed] = await this.putter.put(tube, [{ ...task, data }], timeout, idempotent);
+    const { timeout, idempotent, estimate, ...task } = options;
+    const [placed] = await this.putter.put(tube, [{ ...task, data }], { timeout, idempotent, estimate });
     return placed as PlacedTask;
   }
 
   /** Adds up to 10,000 tasks: all or none. */
-  putMany(tube: string, tasks: readonly NewTask[], options: Pick<PutOptions, "timeout" | "idempotent"> = {}): Promise<PlacedTask[]> {
-    return this.putter.put(tube, tasks, options.timeout, options.idempotent);
+  putMany(tube: string, tasks: readonly NewTask[], options: PutManyOptions = {}): Promise<PlacedTask[]> {
+    return this.putter.put(tube, tasks, options);
   }
 
   /** Takes up to `count` tasks (default 1), waiting up to `wait` seconds for the first; each is leased for `lease` seconds. */
@@ -176,15 +190,20 @@ export class Taskyard {
   }
 
   /** Shows tasks by id; unknown ones are left out. */
-  async peek<T = unknown>(tube: string, ids: number | readonly number[]): Promise<Array<Task<T>>> {
-    const answer = await this.post<TasksAnswer>(tubePath(tube, "peek"), { ids: [ids].flat() }, true);
+  async peek<T = unknown>(tube: string, ids: number | readonly number[], options: EstimateOptions = {}): Promise<Array<Task<T>>> {
+    const answer = await this.post<TasksAnswer>(tubePath(tube, "peek"), { ids: [ids].flat(), ...options }, true);
     return answer.tasks.map((task) => taskOf<T>(tube, task));
   }
 
+  /** Where up to 100 tasks are in the queue, and when they will start; those that do not wait are left out. */
+  async positions(tube: string, ids: number | readonly number[]): Promise<PositionAnswer[]> {
+    return (await this.post<PositionsAnswer>(tubePath(tube, "positions"), { ids: [ids].flat() }, true)).tasks;
+  }
+
   /** Shows one task with its failures; `undefined` if there is none of this id. */
-  async task<T = unknown>(tube: string, id: number): Promise<Task<T> | undefined> {
+  async task<T = unknown>(tube: string, id: number, options: EstimateOptions = {}): Promise<Task<T> | undefined> {
     try {
-      return taskOf<T>(tube, await this.get<TaskAnswer>(tubePath(tube, "tasks", String(id))));
+      return taskOf<T>(tube, await this.get<TaskAnswer>(tubePath(tube, "tasks", String(id)) + queryText(options)));
     } catch (error) {
       if (error instanceof TaskyardError && error.code === "task_not_found") return undefined;
       throw error;
@@ -249,13 +268,13 @@ export class Taskyard {
   }
 
   /** All tubes with their counters. */
-  async tubes(options: { internal?: boolean } = {}): Promise<TubeAnswer[]> {
+  async tubes(options: EstimateOptions & { internal?: boolean } = {}): Promise<TubeAnswer[]> {
     return (await this.get<TubesAnswer>(`/v1/tubes${queryText(options)}`)).tubes;
   }
 
-  /** One tube. */
-  tube(tube: string): Promise<TubeAnswer> {
-    return this.get(tubePath(tube));
+  /** One tube; with `estimate` also when its ready tasks will have started. */
+  tube(tube: string, options: EstimateOptions = {}): Promise<TubeAnswer> {
+    return this.get(tubePath(tube) + queryText(options));
   }
 
   /** Creates a tube; answers whether it is new. With `if_not_exists` an existing one with the same options is accepted. */
@@ -290,7 +309,7 @@ export class Taskyard {
   }
 
   /** All tubes, their totals, and the server: version, store, uptime. */
-  stats(options: { internal?: boolean } = {}): Promise<StatsAnswer> {
+  stats(options: EstimateOptions & { internal?: boolean } = {}): Promise<StatsAnswer> {
     return this.get(`/v1/stats${queryText(options)}`);
   }
 

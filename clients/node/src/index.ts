@@ -3,8 +3,10 @@
 export type * from "./api.js";
 export {
   type ClientOptions,
+  type EstimateOptions,
   type Held,
   type NewTask,
+  type PutManyOptions,
   type PutOptions,
   type TakeOptions,
   type TaskPage,

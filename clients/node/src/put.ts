@@ -3,7 +3,7 @@
 import { randomUUID } from "node:crypto";
 
 import type { PlacedTask, PutAnswer } from "./api.js";
-import type { NewTask } from "./client.js";
+import type { NewTask, PutManyOptions } from "./client.js";
 import type { Call, Connection } from "./connection.js";
 import { TaskyardError } from "./errors.js";
 import { tubePath } from "./paths.js";
@@ -23,29 +23,32 @@ export class Putter {
     private readonly idempotent: boolean,
   ) {}
 
-  async put(tube: string, tasks: readonly NewTask[], timeout = 0, idempotent = this.idempotent): Promise<PlacedTask[]> {
-    if (!idempotent || !this.hasKeys) return this.send(tube, tasks, timeout);
+  async put(tube: string, tasks: readonly NewTask[], options: PutManyOptions): Promise<PlacedTask[]> {
+    if (!(options.idempotent ?? this.idempotent) || !this.hasKeys) return this.send(tube, tasks, options);
     const keyed = tasks.map((task) => (task.key == null ? { ...task, key: randomUUID(), unique_for: UNIQUE_FOR } : task));
     try {
-      const placed = await this.send(tube, keyed, timeout);
+      const placed = await this.send(tube, keyed, options);
       // That a random key exists is the trace of an earlier try of this put.
-      return placed.map((task, at) => (tasks[at]?.key == null ? { id: task.id, state: task.state } : task));
+      placed.forEach((task, at) => {
+        if (tasks[at]?.key == null) delete task.existing;
+      });
+      return placed;
     } catch (error) {
       const keysMissing = error instanceof TaskyardError && error.code === "missing_feature";
       if (!keysMissing || tasks.some((task) => task.key != null)) throw error;
     }
-    const placed = await this.send(tube, tasks, timeout);
+    const placed = await this.send(tube, tasks, options);
     // Not before: if another feature is the missing one, the put without keys is refused, too.
     this.hasKeys = false;
     return placed;
   }
 
-  private async send(tube: string, tasks: readonly NewTask[], timeout: number): Promise<PlacedTask[]> {
-    const wait = Math.min(timeout, TIMEOUT_MAX);
+  private async send(tube: string, tasks: readonly NewTask[], options: PutManyOptions): Promise<PlacedTask[]> {
+    const wait = Math.min(options.timeout ?? 0, TIMEOUT_MAX);
     const texts = tasks.map(taskText);
     const only = texts.length === 1 ? texts[0] : undefined;
-    const waiting = wait > 0 ? `,"timeout":${wait}` : "";
-    const body = only === undefined ? `{"tasks":[${texts.join(",")}]${waiting}}` : `${only.slice(0, -1)}${waiting}}`;
+    const more = (wait > 0 ? `,"timeout":${wait}` : "") + (options.estimate ? ',"estimate":true' : "");
+    const body = only === undefined ? `{"tasks":[${texts.join(",")}]${more}}` : `${only.slice(0, -1)}${more}}`;
     const repeatable = tasks.every((task) => this.staysHeld(task, wait));
     const call: Call = { method: "POST", path: tubePath(tube, "put"), body, wait, repeatable };
     return (await this.connection.call<PutAnswer>(call)).tasks;

@@ -12,6 +12,13 @@ const placed = await client.put("mail", { to: "ann" } satisfies Mail, { delay: 6
 const id: number = placed.id;
 const batch: Array<NewTask<Mail>> = [{ data: { to: "ann" }, pri: 1 }];
 await client.putMany("mail", batch, { timeout: 1 });
+const within: number | undefined = (await client.put("mail", 1, { estimate: true })).estimate?.p90;
+const ahead: number[] = (await client.positions("mail", [17, 18])).map((position) => position.ahead);
+for await (const task of client.eachTask<Mail>("mail", { state: "ready", estimate: true })) {
+  console.log(task.ahead, task.estimate?.basis ?? task.no_estimate?.text, within, ahead);
+}
+const drain: number | undefined = (await client.tube("mail", { estimate: true })).drain?.p90;
+console.log(drain, (await client.stats({ estimate: true, internal: true })).tubes[0]?.estimates?.checked);
 const tasks: Array<Task<Mail>> = await client.take<Mail>("mail", { count: 10, wait: 5, lease: null });
 await client.ack("mail", tasks, { result: id });
 await client.finish("mail", [{ verb: "ack", id: 1, lease: 2 }]);
@@ -32,6 +39,8 @@ console.log(refusal);
 new Worker<Mail>(client, "mail", () => undefined, { decode: (payload) => Number(payload) });
 // @ts-expect-error: no such option
 await client.put("mail", 1, { dealy: 60 });
+// @ts-expect-error: estimates are asked for by the put, not by its tasks
+await client.putMany("mail", [{ data: { to: "ann" }, estimate: true }]);
 // @ts-expect-error: not a word of the API
 await client.put("mail", 1, { key: "k", on_conflict: "ignore" });
 // @ts-expect-error: no such field in the data

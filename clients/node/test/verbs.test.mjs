@@ -69,6 +69,40 @@ test("lists of tasks and actions on chosen ones", async (t) => {
   assert.equal((await client.deleteTasks("a", { filter: { match: "\"n\":2" } })).changed, 6);
 });
 
+test("positions and estimates", async (t) => {
+  const client = (await Server.start(t)).client();
+  const reason = { name: "no_consumer", text: "no consumer takes tasks of this tube" };
+  assert.deepEqual(await client.put("a", 0, { estimate: true }), { id: 0, state: "ready", ahead: 0, no_estimate: reason });
+  assert.deepEqual(await client.put("a", 1), { id: 1, state: "ready" });
+  const placed = await client.putMany("a", [{ data: 2, pri: 9 }, { data: 3, delay: 60 }], { estimate: true });
+  assert.deepEqual(placed.map(({ id, ahead }) => [id, ahead]), [[2, 2], [3, 2]]);
+  assert.deepEqual((await client.positions("a", [3, 99, 2])).map(({ id, ahead }) => [id, ahead]), [[3, 2], [2, 2]]);
+  const many = Array.from({ length: 101 }, (_, data) => ({ data }));
+  await assert.rejects(client.putMany("a", many, { estimate: true }), code("invalid"));
+  // A finished task and a taken one: run times and the number of consumers are known.
+  const [first] = await client.take("a", { count: 2 });
+  await client.ack("a", first);
+  let position;
+  do [position] = await client.positions("a", 2); while (!position.estimate);
+  const { estimate, ahead, no_estimate } = position;
+  assert.deepEqual([ahead, estimate.ahead, estimate.basis, no_estimate], [0, 1, "run_times", undefined]);
+  assert.ok(estimate.p50 <= estimate.p90);
+  const known = (tasks) => tasks.map((task) => [task.id, task.estimate !== undefined]);
+  assert.deepEqual(known(await client.peek("a", [1, 2], { estimate: true })), [[1, false], [2, true]]);
+  assert.deepEqual(known(await client.peek("a", [1, 2])), [[1, false], [2, false]]);
+  assert.deepEqual(known([await client.task("a", 2, { estimate: true })]), [[2, true]]);
+  assert.deepEqual(known((await client.tasks("a", { estimate: true })).tasks), [[1, false], [2, true], [3, true]]);
+  for await (const task of client.eachTask("a", { state: "ready", estimate: true })) assert.equal(task.ahead, 0);
+  assert.equal((await client.tube("a")).drain, undefined);
+  assert.equal((await client.tube("a", { estimate: true })).drain.basis, "run_times");
+  assert.deepEqual((await client.tubes({ estimate: true })).map(({ drain }) => drain.ahead), [2]);
+  assert.ok((await client.stats({ estimate: true })).tubes[0].drain.p90 >= 0);
+  await client.take("a");
+  let checked;
+  do ({ estimates: checked } = await client.tube("a", { estimate: true })); while (!checked);
+  assert.equal(checked.checked, 1);
+});
+
 test("tubes", async (t) => {
   const client = (await Server.start(t)).client();
   assert.equal(await client.createTube("a", { kind: "fifottl", keep_done: 60, retry: { delay: 5 } }), true);

@@ -103,6 +103,25 @@ class Testing(unittest.TestCase):
             self.assertEqual((queue.run(), len(queue.tasks("limited", "buried"))), (2, 1))
             self.assertEqual((queue.advance(1), len(queue.tasks("limited", "buried"))), (1, 2))
 
+    def test_tasks_have_positions_and_no_estimates(self) -> None:
+        client = self.app.client
+        with self.app.testing() as queue:
+            self.send.put("ann")
+            placed = client.put("mail", {"to": "ben"}, pri=1, estimate=True)
+            assert placed.position is not None and placed.position.no_estimate is not None
+            self.assertEqual((placed.position.ahead, placed.position.no_estimate.name), (1, "no_consumer"))
+            self.assertEqual([position.ahead for position in client.positions("mail", [1, 0, 9])], [1, 0])
+            self.assertEqual(client.task("mail", 1, estimate=True).position, placed.position)
+            self.assertEqual(client.peek("mail", [1], estimate=True)[0].position, placed.position)
+            self.assertEqual([task.position is None for task in client.tasks("mail")], [True, True])
+            self.assertEqual([task.position is None for task in client.tasks("mail", estimate=True)], [False, False])
+            client.pause_tube("mail")
+            paused = client.positions("mail", [1])[0].no_estimate
+            self.assertEqual(paused, taskyard.NoEstimate("tube_paused", "the tube is paused"))
+            client.resume_tube("mail")
+            queue.run()
+            self.assertEqual(client.positions("mail", [0, 1]), [])
+
     def test_a_worker_does_not_run_inside_of_a_test(self) -> None:
         """Its threads took tasks from the real server."""
         with self.app.testing():

@@ -142,6 +142,52 @@ class Verbs(ServerTest):
         answer = self.client.change_tasks(self.tube, "kick", filter={"error": "wrong"}, reset_attempts=True)
         self.assertEqual(answer["changed"], 2)
 
+    def test_positions_and_estimates(self) -> None:
+        no_consumer = taskyard.NoEstimate("no_consumer", "no consumer takes tasks of this tube")
+        placed = self.client.put(self.tube, 0, estimate=True)
+        self.assertEqual(placed.position, taskyard.Position(0, 0, no_estimate=no_consumer))
+        self.assertIsNone(self.client.put(self.tube, 1).position)
+        tasks = [taskyard.NewTask(2, {"pri": 9}), taskyard.NewTask(3, {"delay": 60})]
+        positions = [placed.position for placed in self.client.put_many(self.tube, tasks, estimate=True)]
+        self.assertEqual([(position.id, position.ahead) for position in positions], [(2, 2), (3, 2)])
+        self.assertEqual([position.id for position in self.client.positions(self.tube, [3, 99, 2])], [3, 2])
+        self.assertGreater(self.client.positions(self.tube, [3])[0].due, 0)
+        with self.assertRaises(errors.InvalidRequestError):
+            self.client.put_many(self.tube, range(101), estimate=True)
+        self.assertEqual(self.client.tube(self.tube)["tasks"]["total"], 4)
+        # A finished task and a taken one: run times and the number of consumers are known.
+        self.client.ack(self.client.take_many(self.tube, 2)[0])
+        wait_until(lambda: self.client.positions(self.tube, [2])[0].estimate is not None, "there is an estimate")
+        (position,) = self.client.positions(self.tube, [1, 2])
+        estimate = position.estimate
+        self.assertEqual((position.id, position.ahead, position.no_estimate), (2, 0, None))
+        self.assertEqual((estimate.ahead, estimate.basis), (1, "run_times"))
+        self.assertLessEqual(estimate.p50, estimate.p90)
+        self.assertIsInstance(self.client.put(self.tube, 4, estimate=True).position.estimate, taskyard.Estimate)
+
+    def test_lists_with_estimates(self) -> None:
+        self.client.put_many(self.tube, range(120))
+        self.client.ack(self.client.take_many(self.tube, 2)[0])
+        wait_until(lambda: self.client.positions(self.tube, [2])[0].estimate is not None, "there is an estimate")
+        peeked = self.client.peek(self.tube, [1, 2], estimate=True)
+        self.assertEqual([task.position is not None for task in peeked], [False, True])
+        self.assertIsNone(self.client.peek(self.tube, [2])[0].position)
+        self.assertEqual(self.client.task(self.tube, 5, estimate=True).position.ahead, 3)
+        self.assertIsNone(self.client.task(self.tube, 5).position)
+        listed = [task.position for task in self.client.tasks(self.tube, state="ready", estimate=True)]
+        self.assertEqual([position.ahead for position in listed], list(range(118)))
+        self.assertTrue(all(position.estimate for position in listed))
+        page = self.client.tasks_page(self.tube, limit=2, estimate=True)
+        self.assertEqual([task.position is not None for task in page.tasks], [False, True])
+        self.assertNotIn("drain", self.client.tube(self.tube))
+        self.assertEqual(self.client.tube(self.tube, estimate=True)["drain"]["basis"], "run_times")
+        tubes = self.client.tubes(estimate=True), self.client.stats(estimate=True)["tubes"]
+        for listed in tubes:
+            self.assertEqual([tube["name"] for tube in listed if "drain" in tube and tube["name"] == self.tube], [self.tube])
+        self.client.take(self.tube)
+        checked = lambda: self.client.tube(self.tube, estimate=True).get("estimates", {"checked": 0})  # noqa: E731
+        wait_until(lambda: checked()["checked"] == 1, "the estimate is compared with the start")
+
     def test_tubes(self) -> None:
         self.client.create_tube(self.tube, kind="utubettl", retry={"delay": 1}, rate={"count": 5, "per": 1})
         self.assertEqual(self.client.alter_tube(self.tube, paused=True, rate=None)["paused"], True)

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import List, Optional
 
 import taskyard
-from taskyard import App, AsyncClient, Client, Placed, RunningTask, Task, Worker, current_task
+from taskyard import App, AsyncClient, Client, Placed, Position, RunningTask, Task, Worker, current_task
 
 app = App("http://127.0.0.1:7070", token="t", timeout=5.0)
 
@@ -50,6 +50,13 @@ def use(client: Client) -> None:
         client.ack(task, result={"sent": True})
     client.put("mail", {"to": "ann"}, key="k", on_conflict="replace")
     client.put("mail", {}, keey="k")  # type: ignore[call-arg]
+    position: Optional[Position] = client.put("mail", {}, estimate=True, pri=1).position
+    if position is not None and position.estimate is not None:
+        within: float = position.estimate.p90
+        print(position.ahead, within, position.no_estimate)
+    positions: List[Position] = client.positions("mail", [17, 18])
+    print(positions, [task.position for task in client.tasks("mail", state="ready", estimate=True)])
+    client.positions("mail", "17")  # type: ignore[arg-type]
     try:
         client.tubes()
     except taskyard.RefusedError as error:

@@ -50,6 +50,7 @@ const FILES: &[(&str, &str, &str)] = files![
     "chart.js": SCRIPT,
     "dialog.js": SCRIPT,
     "dom.js": SCRIPT,
+    "estimates.js": SCRIPT,
     "filter.js": SCRIPT,
     "format.js": SCRIPT,
     "msgpack.js": SCRIPT,

@@ -19,7 +19,7 @@ from .errors import (
     UntrustedError,
 )
 from .running_task import RunningTask, current_task
-from .shapes import Delivery, NewTask, Placed, Task
+from .shapes import Delivery, Estimate, NewTask, NoEstimate, Placed, Position, Task
 from .version import VERSION as __version__
 from .worker import Worker
 
@@ -30,10 +30,13 @@ __all__ = [
     "Cancelled",
     "Client",
     "Delivery",
+    "Estimate",
     "NewTask",
+    "NoEstimate",
     "OutcomeUnknownError",
     "PayloadError",
     "Placed",
+    "Position",
     "RefusedError",
     "Release",
     "Retry",

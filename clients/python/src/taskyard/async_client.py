@@ -14,6 +14,7 @@ from .shapes import (
     JsonObject,
     NewTask,
     Placed,
+    Position,
     PutOptions,
     ScheduleOptions,
     Seconds,
@@ -56,18 +57,34 @@ class AsyncClient(AsyncSender):
 
     # Tasks
 
-    async def put(self, tube: str, data: Any, *, timeout: Seconds = 0.0, **options: Unpack[PutOptions]) -> Placed:
+    async def put(
+        self,
+        tube: str,
+        data: Any,
+        *,
+        timeout: Seconds = 0.0,
+        estimate: bool = False,
+        **options: Unpack[PutOptions],
+    ) -> Placed:
         """Adds a task. When this returns, the task is as durable as the store of the server.
 
-        `timeout` is how long to wait while the tube is full.
+        `timeout` is how long to wait while the tube is full. With `estimate` the answer has the position of the task.
         """
-        task = NewTask(data, options)
-        call = calls.put(tube, [task], seconds(timeout), self._idempotent and self._has_keys, self._repeat_for)
+        task, has_keys = NewTask(data, options), self._idempotent and self._has_keys
+        call = calls.put(tube, [task], seconds(timeout), has_keys, self._repeat_for, estimate)
         return (await self._send(call))[0]
 
-    async def put_many(self, tube: str, tasks: Iterable[Union[NewTask, Any]], *, timeout: Seconds = 0.0) -> List[Placed]:
-        """Adds tasks, all or none; each is a payload, or a `NewTask` with options."""
-        call = calls.put(tube, tasks, seconds(timeout), self._idempotent and self._has_keys, self._repeat_for)
+    async def put_many(
+        self,
+        tube: str,
+        tasks: Iterable[Union[NewTask, Any]],
+        *,
+        timeout: Seconds = 0.0,
+        estimate: bool = False,
+    ) -> List[Placed]:
+        """Adds tasks, all or none; each is a payload, or a `NewTask` with options. At most 100 with `estimate`."""
+        has_keys = self._idempotent and self._has_keys
+        call = calls.put(tube, tasks, seconds(timeout), has_keys, self._repeat_for, estimate)
         return await self._send(call)
 
     async def take(
@@ -135,14 +152,20 @@ class AsyncClient(AsyncSender):
         body = {"ids": list(ids)}
         return await self._send(calls.post(calls.tube_target(tube, "delete"), body, lambda answer: list(answer["outcomes"])))
 
-    async def peek(self, tube: str, ids: Sequence[int]) -> List[Task]:
-        """Shows tasks, each with the reason why it does not run; unknown tasks are omitted."""
-        body = {"ids": list(ids)}
+    async def peek(self, tube: str, ids: Sequence[int], *, estimate: bool = False) -> List[Task]:
+        """Shows tasks, each with the reason why it does not run; unknown tasks are omitted. At most 100 with `estimate`."""
+        body = {"ids": list(ids), **calls.asking(estimate)}
         return await self._send(calls.post(calls.tube_target(tube, "peek"), body, lambda answer: calls.tasks_of(tube, answer)))
 
-    async def task(self, tube: str, id: int) -> Task:
-        """One task with its failures."""
-        return await self._send(calls.get(calls.tube_target(tube, f"tasks/{id}"), lambda answer: Task(tube, answer)))
+    async def positions(self, tube: str, ids: Sequence[int]) -> List[Position]:
+        """Where up to 100 tasks are in the queue and when they will start; those that do not wait are omitted."""
+        body = {"ids": list(ids)}
+        return await self._send(calls.post(calls.tube_target(tube, "positions"), body, calls.positions_of))
+
+    async def task(self, tube: str, id: int, *, estimate: bool = False) -> Task:
+        """One task with its failures; with `estimate` also with its position, if it waits."""
+        target = calls.tube_target(tube, f"tasks/{id}")
+        return await self._send(calls.get(target, lambda answer: Task(tube, answer), **calls.asking(estimate)))
 
     async def tasks_page(
         self,
@@ -151,21 +174,28 @@ class AsyncClient(AsyncSender):
         after: Optional[str] = None,
         limit: int = 100,
         order: Optional[str] = None,
+        estimate: bool = False,
         **filter: Unpack[TaskFilter],
     ) -> TaskPage:
-        """A page of the tasks of a tube that match the filter."""
+        """A page of the tasks of a tube that match the filter; with `estimate` also with their positions, if they wait.
+
+        A page with positions has at most 100 of them.
+        """
 
         def page(answer: Any) -> TaskPage:
             return TaskPage(calls.tasks_of(tube, answer), answer.get("next"), answer["scanned"])
 
         target = calls.tube_target(tube, "tasks")
-        return await self._send(calls.get(target, page, after=after, limit=limit, order=order, **filter))
+        query = {**filter, **calls.asking(estimate)}
+        return await self._send(calls.get(target, page, after=after, limit=limit, order=order, **query))
 
-    async def tasks(self, tube: str, *, order: Optional[str] = None, **filter: Unpack[TaskFilter]) -> AsyncIterator[Task]:
+    async def tasks(
+        self, tube: str, *, order: Optional[str] = None, estimate: bool = False, **filter: Unpack[TaskFilter]
+    ) -> AsyncIterator[Task]:
         """All tasks of a tube that match the filter, page by page. Payloads over 1 KiB are cut."""
-        after = None
+        after, limit = None, 100 if estimate else 1000
         while True:
-            page = await self.tasks_page(tube, after=after, limit=1000, order=order, **filter)
+            page = await self.tasks_page(tube, after=after, limit=limit, order=order, estimate=estimate, **filter)
             for task in page.tasks:
                 yield task
             after = page.next
@@ -217,13 +247,14 @@ class AsyncClient(AsyncSender):
 
     # Tubes
 
-    async def tubes(self, *, internal: bool = False) -> List[JsonObject]:
-        """All tubes with their options and counters."""
-        return await self._send(calls.get("/v1/tubes", lambda answer: list(answer["tubes"]), internal=internal))
+    async def tubes(self, *, internal: bool = False, estimate: bool = False) -> List[JsonObject]:
+        """All tubes with their options and counters; with `estimate` also when their ready tasks will have started."""
+        query = {"internal": internal, **calls.asking(estimate)}
+        return await self._send(calls.get("/v1/tubes", lambda answer: list(answer["tubes"]), **query))
 
-    async def tube(self, tube: str) -> JsonObject:
-        """One tube with its options and counters."""
-        return await self._send(calls.get(calls.tube_target(tube), calls.same))
+    async def tube(self, tube: str, *, estimate: bool = False) -> JsonObject:
+        """One tube with its options and counters; with `estimate` also when its ready tasks will have started."""
+        return await self._send(calls.get(calls.tube_target(tube), calls.same, **calls.asking(estimate)))
 
     async def create_tube(self, tube: str, *, if_not_exists: bool = False, **options: Unpack[TubeOptions]) -> bool:
         """Creates a tube and returns whether it is new."""
@@ -363,9 +394,9 @@ class AsyncClient(AsyncSender):
 
     # The server
 
-    async def stats(self, *, internal: bool = False) -> JsonObject:
+    async def stats(self, *, internal: bool = False, estimate: bool = False) -> JsonObject:
         """All tubes, their totals, and the server: version, store, uptime."""
-        return await self._send(calls.get("/v1/stats", calls.same, internal=internal))
+        return await self._send(calls.get("/v1/stats", calls.same, internal=internal, **calls.asking(estimate)))
 
     async def series(
         self,

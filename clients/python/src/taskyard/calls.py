@@ -27,10 +27,12 @@ from .shapes import (
     JsonObject,
     NewTask,
     Placed,
+    Position,
     PutOptions,
     ScheduleOptions,
     Task,
     moment,
+    position_of,
     seconds,
 )
 
@@ -152,7 +154,12 @@ def create_tube(tube: str, options: Mapping[str, Any], if_not_exists: bool) -> C
 
 
 def put(
-    tube: str, tasks: Iterable[Union[NewTask, Any]], timeout: float, idempotent: bool, repeat_for: float
+    tube: str,
+    tasks: Iterable[Union[NewTask, Any]],
+    timeout: float,
+    idempotent: bool,
+    repeat_for: float,
+    estimate: bool = False,
 ) -> Call[List[Placed]]:
     """Puts tasks, all or none. Idempotent: each task without a key gets a random one, so that the put can be repeated."""
     new = [task if isinstance(task, NewTask) else NewTask(task, {}) for task in tasks]
@@ -164,13 +171,14 @@ def put(
     ]
 
     def call(items: List[Dict[str, Any]]) -> Call[List[Placed]]:
-        body = {"tasks": items, "timeout": timeout} if timeout else {"tasks": items}
+        body: Dict[str, Any] = {"tasks": items, "timeout": timeout} if timeout else {"tasks": items}
+        body.update(asking(estimate))
         return Call("POST", tube_target(tube, "put"), _tasks_body(body), placed, timeout, is_repeatable(items))
 
     def placed(answer: Any) -> List[Placed]:
         # A repeated put meets its own task.
         return [
-            Placed(task["id"], task["state"], task.get("existing", False) and not random_key)
+            Placed(task["id"], task["state"], task.get("existing", False) and not random_key, position_of(task))
             for task, random_key in zip(answer["tasks"], generated)
         ]
 
@@ -228,6 +236,16 @@ def with_result(part: FinishPart, result: object) -> FinishPart:
 def tasks_of(tube: str, answer: Any) -> List[Task]:
     """The tasks of an answer."""
     return [Task(tube, fields) for fields in answer["tasks"]]
+
+
+def positions_of(answer: Any) -> List[Position]:
+    """The positions of an answer."""
+    return [position for position in map(position_of, answer["tasks"]) if position is not None]
+
+
+def asking(estimate: bool) -> Dict[str, bool]:
+    """The field of a request that asks for estimates; absent unless they are wanted, because earlier servers refuse it."""
+    return {"estimate": True} if estimate else {}
 
 
 def nothing(_answer: Any) -> None:

@@ -41,7 +41,7 @@ class MemoryTube:
 
 
 class MemoryQueue:
-    """Knows put, take, finish, kick, delete, peek, lists of tasks, and tubes; other requests are refused."""
+    """Knows put, take, finish, kick, delete, peek, positions, lists of tasks, and tubes; other requests are refused."""
 
     def __init__(self) -> None:
         self.now = START
@@ -90,7 +90,8 @@ class MemoryQueue:
 
     def put(self, name: str, body: Dict[str, Any]) -> Any:
         tube = self.tubes.setdefault(name, MemoryTube(name, {}))
-        return {"tasks": [self._put(self.tube(name), item) for item in body.get("tasks", [body])], "tube": tube.name}
+        placed = [self._put(self.tube(name), item) for item in body.get("tasks", [body])]
+        return {"tasks": [{**task, **self._position(tube, task["id"], body)} for task in placed], "tube": tube.name}
 
     def _put(self, tube: MemoryTube, item: Dict[str, Any]) -> Dict[str, Any]:
         due = item.get("at", self.now + item.get("delay", 0.0))
@@ -182,21 +183,44 @@ class MemoryQueue:
         return {"outcomes": ["done" if tasks.pop(id, None) else "missing" for id in body["ids"]]}
 
     def peek(self, name: str, body: Dict[str, Any]) -> Any:
-        tasks = self.tube(name).tasks
-        return {"tasks": [shown(tasks[id]) for id in body["ids"] if id in tasks]}
+        tube = self.tube(name)
+        found = [tube.tasks[id] for id in body["ids"] if id in tube.tasks]
+        return {"tasks": [self._shown(tube, task, body) for task in found]}
 
-    def task(self, name: str, id: str, _body: Dict[str, Any]) -> Any:
-        task = self.tube(name).tasks.get(int(id))
+    def positions(self, name: str, body: Dict[str, Any]) -> Any:
+        tube = self.tube(name)
+        found = [(id, self._position(tube, id, {"estimate": True})) for id in body["ids"] if id in tube.tasks]
+        return {"tasks": [{"id": id, "pri": tube.tasks[id]["pri"], **position} for id, position in found if position]}
+
+    def _position(self, tube: MemoryTube, id: int, asked: Dict[str, Any]) -> Dict[str, Any]:
+        """The position of a task that waits, if the request asks for it. Nothing consumes, so there is no estimate."""
+        task = tube.tasks[id]
+        if not asked.get("estimate") or task["state"] not in ("ready", "delayed"):
+            return {}
+        ready = [other for other in tube.tasks.values() if other["state"] == "ready"]
+        ahead = sum((other["pri"], other["id"]) < (task["pri"], id) for other in ready)
+        reason = {"name": "no_consumer", "text": "no consumer takes tasks of this tube"}
+        if tube.options.get("paused"):
+            reason = {"name": "tube_paused", "text": "the tube is paused"}
+        return {"ahead": ahead, "no_estimate": reason}
+
+    def _shown(self, tube: MemoryTube, task: Dict[str, Any], asked: Dict[str, Any]) -> Dict[str, Any]:
+        return {**shown(task), **self._position(tube, task["id"], asked)}
+
+    def task(self, name: str, id: str, query: Dict[str, Any]) -> Any:
+        tube = self.tube(name)
+        task = tube.tasks.get(int(id))
         if task is None:
             raise RefusedRequest(404, "task_not_found", f"there is no task {id} in tube '{name}'")
-        return shown(task)
+        return self._shown(tube, task, query)
 
     def list(self, name: str, query: Dict[str, Any]) -> Any:
         states = query.get("state", "ready,taken,delayed,buried").split(",")
-        tasks = [task for task in self.tube(name).tasks.values() if task["state"] in states]
+        tube = self.tube(name)
+        tasks = [task for task in tube.tasks.values() if task["state"] in states]
         tasks = [task for task in tasks if query.get("key") in (None, task.get("key"))]
         tasks = [task for task in tasks if query.get("match", "") in json.dumps(task.get("data"), ensure_ascii=False)]
-        return {"tasks": [shown(task) for task in tasks], "scanned": len(tasks)}
+        return {"tasks": [self._shown(tube, task, query) for task in tasks], "scanned": len(tasks)}
 
     def truncate(self, name: str, _body: Dict[str, Any]) -> Any:
         self.tube(name).tasks.clear()
@@ -253,6 +277,7 @@ _ROUTES: List[Tuple[str, str, Callable[..., Any]]] = [
     ("POST", f"{_TUBE}/kick", MemoryQueue.kick),
     ("POST", f"{_TUBE}/delete", MemoryQueue.delete),
     ("POST", f"{_TUBE}/peek", MemoryQueue.peek),
+    ("POST", f"{_TUBE}/positions", MemoryQueue.positions),
     ("POST", f"{_TUBE}/truncate", MemoryQueue.truncate),
     ("POST", f"{_TUBE}/release-all", MemoryQueue.release_all),
     ("GET", f"{_TUBE}/tasks/([0-9]+)", MemoryQueue.task),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, TypedDict, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, TypedDict, Union
 
 from . import msgpack
 
@@ -25,6 +25,52 @@ class Delivery(NamedTuple):
     lease: Optional[int] = None
 
 
+class Estimate(NamedTuple):
+    """When a task will start, in seconds from now."""
+
+    #: Tasks that go first: ready ones and those that run.
+    ahead: int
+    #: Half of such tasks start within this time.
+    p50: float
+    #: Nine of ten such tasks start within this time.
+    p90: float
+    #: What decides it: `idle_consumer`, `run_times`, `subqueue`, `rate_limit`, `semaphore` or `delay`.
+    basis: str
+
+
+class NoEstimate(NamedTuple):
+    """Why there is no estimate."""
+
+    #: The reason, for programs: `no_consumer`, `tube_paused` or `no_history`.
+    name: str
+    #: The reason, for people.
+    text: str
+
+
+class Position(NamedTuple):
+    """Where a waiting task is in the queue, and when it will start."""
+
+    id: int
+    #: Ready tasks that go first.
+    ahead: int
+    #: Whether the numbers are estimates themselves, within 5 %.
+    approximate: bool = False
+    #: When it will start; None if that is not known.
+    estimate: Optional[Estimate] = None
+    #: Why there is no estimate.
+    no_estimate: Optional[NoEstimate] = None
+    #: When it will be ready, if it is delayed, in seconds since the epoch.
+    due: Optional[float] = None
+    #: Delayed tasks that go first and will be ready within 1, 2, 4, … seconds.
+    delayed_ahead: Tuple[int, ...] = ()
+    #: Ready tasks of its sub-queue that go first.
+    subqueue_ahead: Optional[int] = None
+    #: Whether a task of its sub-queue runs.
+    subqueue_busy: bool = False
+    #: Waiting members of the semaphore of the tube that get a grant first.
+    semaphore_ahead: Optional[int] = None
+
+
 class Placed(NamedTuple):
     """Where a put led."""
 
@@ -32,6 +78,8 @@ class Placed(NamedTuple):
     state: str
     #: Whether a task held the key, so that none was added; `id` and `state` are those of that task.
     existing: bool = False
+    #: Where the task is in the queue, if the put asked for it with `estimate=True` and the task waits.
+    position: Optional[Position] = None
 
 
 class Task:
@@ -76,6 +124,11 @@ class Task:
         return attempts
 
     @property
+    def position(self) -> Optional[Position]:
+        """Where the task is in the queue, if the request asked for it with `estimate=True` and the task waits."""
+        return position_of(self.fields)
+
+    @property
     def failures(self) -> List[JsonObject]:
         """The latest failures, in the answer for one task."""
         failures: List[JsonObject] = self.fields.get("failures") or []
@@ -83,6 +136,26 @@ class Task:
 
     def __repr__(self) -> str:
         return f"<Task {self.tube}/{self.id} {self.state}>"
+
+
+def position_of(fields: JsonObject) -> Optional[Position]:
+    """The position among the fields of a task; None if there is none."""
+    ahead: Optional[int] = fields.get("ahead")
+    if ahead is None:
+        return None
+    estimate, reason = fields.get("estimate"), fields.get("no_estimate")
+    return Position(
+        fields["id"],
+        ahead,
+        fields.get("approximate", False),
+        None if estimate is None else Estimate(estimate["ahead"], estimate["p50"], estimate["p90"], estimate["basis"]),
+        None if reason is None else NoEstimate(reason["name"], reason["text"]),
+        fields.get("due") if fields.get("state", "delayed") == "delayed" else None,
+        tuple(fields.get("delayed_ahead", ())),
+        fields.get("subqueue_ahead"),
+        fields.get("subqueue_busy", False),
+        fields.get("semaphore_ahead"),
+    )
 
 
 def value_of(fields: Mapping[str, Any], name: str) -> Any:

@@ -33,7 +33,7 @@ function parse(text) {
     Number.isInteger(value) && !Number.isSafeInteger(value) ? JSON.rawJSON(source) : value);
 }
 
-async function request(path, { method = "GET", body, signal } = {}, isRepeated = false) {
+async function request(path, { method = "GET", body, signal, isChange = method !== "GET" } = {}, isRepeated = false) {
   const headers = {};
   const csrf = method === "GET" ? undefined : user()?.session?.csrf;
   if (csrf) headers["X-Taskyard-CSRF"] = csrf;
@@ -41,7 +41,7 @@ async function request(path, { method = "GET", body, signal } = {}, isRepeated =
   if (isActive) headers["X-Taskyard-Active"] = "true";
   if (body) headers["Content-Type"] = "application/json";
   // A change that was sent is not cut off early: it would be unknown whether it was made.
-  const limit = AbortSignal.timeout(method === "GET" ? RESPONSE_MS_MAX : CHANGE_MS_MAX);
+  const limit = AbortSignal.timeout(isChange ? CHANGE_MS_MAX : RESPONSE_MS_MAX);
   const response = await fetch(at(path), {
     method,
     headers,
@@ -59,7 +59,7 @@ async function request(path, { method = "GET", body, signal } = {}, isRepeated =
     }
     // The user has signed in again in another tab: the session is another one.
     setUser(current);
-    if (current.session && current.session.csrf !== csrf) return request(path, { method, body, signal }, true);
+    if (current.session && current.session.csrf !== csrf) return request(path, { method, body, signal, isChange }, true);
   }
   // A proxy in between may not respond with JSON.
   const failure = (await response.json().catch(() => null))?.error;
@@ -84,9 +84,9 @@ export async function signIn(token) {
 
 export const signOut = () => request("v1/session", { method: "DELETE" });
 
-// All tubes, including internal ones if `internal` is set.
-export async function stats(internal, signal) {
-  const answer = await request(`v1/stats${internal ? "?internal=true" : ""}`, { signal });
+// All tubes, including internal ones if `internal` is set, with the times in which they drain if `estimate` is set.
+export async function stats(values, signal) {
+  const answer = await request(`v1/stats?${query(values)}`, { signal });
   offset = answer.time - Date.now() / 1000;
   return answer;
 }
@@ -114,14 +114,18 @@ export const workers = (after, signal) => ofAllServers("v1/workers", { after }, 
 export const audit = (limit, signal) => request(`v1/audit?${query({ limit })}`, { signal });
 export const poolStatus = (signal) => request("pool/status", { signal });
 
-export const tube = (name, signal) => request(tubeAt(name), { signal });
+// One tube with the time in which it drains.
+export const tube = (name, signal) => request(`${tubeAt(name)}?estimate=true`, { signal });
 export const setPaused = (name, paused) => request(tubeAt(name), { method: "PATCH", body: { paused } });
 export const truncate = (name) => post(`${tubeAt(name)}/truncate`, {});
 
 // A page of tasks that match the filter.
 export const tasks = (name, filter, signal) => request(`${tubeAt(name)}/tasks?${query(filter)}`, { signal });
-// One task; its payload is MessagePack in base64.
-export const task = (name, id, signal) => request(`${tubeAt(name)}/tasks/${id}?base64=true`, { signal });
+// One task with its estimate; its payload is MessagePack in base64.
+export const task = (name, id, signal) => request(`${tubeAt(name)}/tasks/${id}?base64=true&estimate=true`, { signal });
+// Positions and estimates of tasks by id; those that do not wait are left out.
+export const positions = async (name, ids, signal) =>
+  (await request(`${tubeAt(name)}/positions`, { method: "POST", body: { ids }, signal, isChange: false })).tasks;
 // Kicks, deletes, buries or releases tasks by ids or by a filter.
 export const act = (name, action, body, signal) => post(`${tubeAt(name)}/tasks/${action}`, body, signal);
 

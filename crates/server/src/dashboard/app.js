@@ -88,7 +88,7 @@ async function introduce(signal) {
   if (started !== null) return;
   show(part("nav").querySelector("[data-view=workers]"), mayWithAny("show_workers"));
   show(part("nav").querySelector("[data-view=audit]"), mayWithAll("show_audit"));
-  showServer(await stats(false, signal));
+  showServer(await stats({}, signal));
   for (const { name } of (await services(signal)).services) {
     const link = part("nav").querySelector(`[data-view="${CSS.escape(name)}"]`);
     if (link) show(link, true);

@@ -67,7 +67,7 @@ export function overview(route, { showServer }) {
   }
 
   async function refresh(signal) {
-    const newest = await stats(internal, signal);
+    const newest = await stats({ internal: internal || null, estimate: true }, signal);
     note(newest.tubes, newest.time);
     showServer(newest);
     const isEmpty = !newest.tubes.length;

@@ -1,8 +1,9 @@
-// A task: its state and why it waits, its deadlines, its failures, its payload and its result.
+// A task: its state, why it waits and when it starts, its deadlines, its failures, its payload and its result.
 
 import { actionLabel, actionsFor, actOnTasks } from "./actions.js";
-import { now, task as fetchTask } from "./api.js";
+import { now, positions, task as fetchTask } from "./api.js";
 import { make, mark, pairs, say, section, show } from "./dom.js";
+import { startOf, waits } from "./estimates.js";
 import * as format from "./format.js";
 import { payloadBox } from "./payload.js";
 import { to } from "./router.js";
@@ -49,6 +50,7 @@ export function task(route, { refresh: refreshAll, setTitle }) {
   const badge = make("span", { class: "state-badge", hidden: true });
   const buttons = make("span", { class: "buttons" });
   const reason = make("p", { id: "reason" });
+  const start = make("p", { id: "start" });
   const gone = make("p", { class: "card", role: "alert", hidden: true });
   const result = make("p", { class: "note", role: "status" });
   const fields = pairs(FIELDS.map(([name]) => name), "facts");
@@ -63,7 +65,7 @@ export function task(route, { refresh: refreshAll, setTitle }) {
     make("nav", { class: "crumbs", "aria-label": "Path" }, make("a", { href: to.overview() }, "Overview"), " / ",
       make("a", { href: to.tube(tube) }, tube)),
     make("div", { class: "bar title" }, make("h2", { tabindex: "-1" }, `Task ${id}`), badge, buttons),
-    reason, result, gone, content);
+    reason, start, result, gone, content);
   let shownState = null;
   let fetched = -Infinity;
   let isLarge = false;
@@ -92,6 +94,7 @@ export function task(route, { refresh: refreshAll, setTitle }) {
     const until = found.reason?.until === undefined ? "" : `, until ${format.moment(found.reason.until)}`;
     const text = format.reason(found.reason);
     say(reason, `${text.charAt(0).toUpperCase()}${text.slice(1)}${until}`);
+    say(start, startOf(found));
     fields.fill(FIELDS.map(([, value]) => value(found) ?? null));
     const all = [...(found.failures ?? [])].reverse();
     failures.show(all);
@@ -105,8 +108,20 @@ export function task(route, { refresh: refreshAll, setTitle }) {
     isLarge = (found.data_base64?.length ?? 0) > LARGE_CHARS;
   }
 
+  // An estimate is outdated after some seconds, and fetched without the payload.
+  async function refreshStart(signal) {
+    if (!waits(shownState)) return;
+    const [position] = await positions(tube, [Number(id)], signal).catch((error) => {
+      if (error.status !== 404) throw error;
+      return [];
+    });
+    if (position) say(start, startOf(position));
+    // It does not wait any more.
+    else fetched = -Infinity;
+  }
+
   async function refresh(signal) {
-    if (isLarge && performance.now() - fetched < LARGE_EVERY_MS) return;
+    if (isLarge && performance.now() - fetched < LARGE_EVERY_MS) return refreshStart(signal);
     let found;
     try {
       found = await fetchTask(tube, id, signal);
@@ -114,6 +129,7 @@ export function task(route, { refresh: refreshAll, setTitle }) {
       if (error.status !== 404) throw error;
       showState(null);
       say(reason, "");
+      say(start, "");
       say(gone, error.code === "tube_not_found" ? `There is no tube “${tube}” on this server.` :
         "This task does not exist: it was acknowledged or deleted, it has expired, or it was never put.");
       show(gone, true);

@@ -1,8 +1,9 @@
 // The list of tasks of a tube: a page by state, or the results of a search that goes on in steps.
 
 import { actionLabel, actionsFor, actOnTasks } from "./actions.js";
-import { now, tasks as fetchTasks } from "./api.js";
+import { now, positions, tasks as fetchTasks } from "./api.js";
 import { announce, make, mark, say, show } from "./dom.js";
+import { startCell, startOf, waits } from "./estimates.js";
 import { actionFilter, filterForm, filterOf, isSearch } from "./filter.js";
 import * as format from "./format.js";
 import { to } from "./router.js";
@@ -49,6 +50,7 @@ function columns(tube, selection) {
     { label: "Created", class: "time", text: (task) => format.ago(task.created, now()), title: (task) => format.moment(task.created) },
     { label: "Attempts", class: "count", text: (task) => format.number(task.attempts) },
     { label: "Details", class: "situation", text: (task) => situation(task, now()) },
+    { label: "Starts in", class: "starts", text: startCell, title: (task) => startOf(task) || null },
     { label: "Error", class: "error one-line", text: (task) => task.error ?? "", title: (task) => task.error ?? null },
     { label: "Payload", class: "payload one-line", text: preview },
   ];
@@ -82,6 +84,8 @@ export function taskList(tube, { refresh: refreshAll, total }) {
   let found = [];
   let next;
   let fetched = -Infinity;
+  // When the starts of the results of a search were fetched.
+  let startsFetched = -Infinity;
   let search = null;
   const selection = createSelection(() => showSelection());
   const form = filterForm();
@@ -133,6 +137,9 @@ export function taskList(tube, { refresh: refreshAll, total }) {
     table.show(found);
   }
 
+  // Estimates are asked for only where the state may have waiting tasks.
+  const showsStarts = () => !query.state || query.state.split(",").some(waits);
+
   function showFound() {
     table.show(found);
     show(table.element, found.length > 0);
@@ -172,6 +179,7 @@ export function taskList(tube, { refresh: refreshAll, total }) {
     search = mine;
     if (!goesOn) found = [];
     next = undefined;
+    startsFetched = -Infinity;
     showProgress();
     try {
       do {
@@ -198,6 +206,19 @@ export function taskList(tube, { refresh: refreshAll, total }) {
     showFound();
   }
 
+  // Results stay as they were found; only when they start is fetched again.
+  async function refreshStarts(signal) {
+    const waiting = new Set(found.filter(({ state }) => waits(state)).map(({ id }) => id));
+    if (!waiting.size || performance.now() - startsFetched < EVERY_MS) return;
+    const fresh = new Map((await positions(tube, [...waiting], signal)).map((position) => [position.id, position]));
+    startsFetched = performance.now();
+    found = found.map((task) => {
+      if (!waiting.has(task.id)) return task;
+      const { ahead, approximate, estimate, no_estimate } = fresh.get(task.id) ?? {};
+      return { ...task, ahead, approximate, estimate, no_estimate };
+    });
+  }
+
   function update(newQuery) {
     const before = JSON.stringify(filterOf(query)) + query.after;
     query = newQuery;
@@ -208,6 +229,8 @@ export function taskList(tube, { refresh: refreshAll, total }) {
     found = [];
     next = undefined;
     fetched = -Infinity;
+    startsFetched = -Infinity;
+    table.table.classList.toggle("without-starts", !showsStarts());
     show(progressBar, false);
     show(result, false);
     buttons.replaceChildren(...actionsFor(tube, query.state).map((name) =>
@@ -225,12 +248,13 @@ export function taskList(tube, { refresh: refreshAll, total }) {
       return show(nothing, true);
     }
     if (isSearch(query)) {
+      await refreshStarts(signal);
       // Times are shown relative to now.
       if (found.length) table.show(found);
       return;
     }
     if (performance.now() - fetched < EVERY_MS) return table.show(found);
-    const wanted = { ...filterOf(query), after: query.after, limit: ROWS_MAX };
+    const wanted = { ...filterOf(query), after: query.after, limit: ROWS_MAX, estimate: showsStarts() || null };
     const answer = await fetchTasks(tube, wanted, signal);
     fetched = performance.now();
     found = answer.tasks;

@@ -3,6 +3,7 @@
 import { pauseOrResume, truncateTube } from "./actions.js";
 import { now, tube as fetchTube } from "./api.js";
 import { announce, make, mark, remark, say, show } from "./dom.js";
+import { backlog } from "./estimates.js";
 import * as format from "./format.js";
 import { to } from "./router.js";
 import { charts } from "./series.js";
@@ -32,6 +33,7 @@ export function tube(route, { refresh: refreshAll, setTitle }) {
   let query = route.query;
   const kind = make("small");
   const why = make("p", { id: "why" });
+  const drain = make("p", { id: "drain" });
   const pause = make("button", { type: "button", id: "pause", hidden: true,
     click: () => pauseOrResume(name, info.paused, after) }, "Pause");
   const truncate = make("button", { type: "button", id: "truncate", class: "danger", hidden: true,
@@ -44,7 +46,7 @@ export function tube(route, { refresh: refreshAll, setTitle }) {
     make("nav", { class: "crumbs", "aria-label": "Path" }, make("a", { href: to.overview() }, "Overview")),
     make("div", { class: "bar title" }, make("h2", { id: "tube-name", tabindex: "-1" }, name), kind,
       make("span", { class: "buttons" }, pause, truncate)),
-    why, missing, content);
+    why, drain, missing, content);
 
   // How many tasks a search by this state compares; 0 if that is not known.
   const total = (state) => info?.tasks[state === "done" ? "kept" : state || "total"] ?? 0;
@@ -74,6 +76,7 @@ export function tube(route, { refresh: refreshAll, setTitle }) {
     say(kind, info.kind + (info.temporary ? ", temporary" : ""));
     remark(why, format.why(info, now()));
     mark(why, "data-paused", info.paused ? "" : null);
+    say(drain, backlog(info));
     say(pause, info.paused ? "Resume" : "Pause");
     show(pause, offers("pause_tube", name));
     show(truncate, offers("truncate", name));

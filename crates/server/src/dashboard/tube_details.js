@@ -2,6 +2,7 @@
 
 import { deliveriesAndConsumers, now } from "./api.js";
 import { make, pairs, say, section, show } from "./dom.js";
+import { BACKLOG } from "./estimates.js";
 import * as format from "./format.js";
 import { to } from "./router.js";
 import { grid } from "./table.js";
@@ -66,15 +67,17 @@ export function tubeDetails(tube) {
   const tasksNow = filled(NOW);
   const calls = filled(CALLS.map((key) => [key, (info) => format.number(info.calls[key])]));
   const options = filled(OPTIONS);
+  const estimates = filled(BACKLOG);
   const element = make("div", { class: "stack", id: "tube-details" },
     deliveries.element, consumers.element,
     make("div", { class: "columns" }, section("Tasks now", tasksNow.element),
-      section("Calls since the store was opened", calls.element), section("Options", options.element)));
+      section("Calls since the store was opened", calls.element), section("Options", options.element),
+      section("Estimates", estimates.element)));
 
   return {
     element,
     async refresh(signal, info) {
-      for (const part of [tasksNow, calls, options]) part.show(info);
+      for (const part of [tasksNow, calls, options, estimates]) part.show(info);
       const found = await deliveriesAndConsumers(tube, ROWS_MAX, signal);
       deliveries.show(found.deliveries);
       consumers.show(found.consumers.map((consumer, number) => ({ ...consumer, number })));

@@ -1,6 +1,7 @@
 // The table of tubes on the overview: search, order, pages.
 
 import { make, mark, remark, say, show } from "./dom.js";
+import { drainRemark } from "./estimates.js";
 import * as format from "./format.js";
 import { draw, graph, rate } from "./rates.js";
 import { setQuery, to } from "./router.js";
@@ -47,7 +48,7 @@ function columns(now) {
       } },
     countColumn("waiting", "Waiting", (tube) => tube.consumers),
     { label: "Why tasks wait", class: "why",
-      create: (cell) => (tube) => remark(cell, format.why(tube, now())) },
+      create: (cell) => (tube) => remark(cell, [...format.why(tube, now()), drainRemark(tube)].filter(Boolean)) },
   ];
 }
 

@@ -5,6 +5,7 @@
 
 mod actions;
 mod audit;
+mod estimates;
 mod keyboard;
 mod layouts;
 mod navigation;
