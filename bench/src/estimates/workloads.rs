@@ -17,7 +17,7 @@ pub enum Times {
 }
 
 impl Times {
-    fn sample(self, random: &mut Rng) -> f64 {
+    pub fn sample(self, random: &mut Rng) -> f64 {
         let uniform = random.f64().max(1e-12);
         match self {
             Times::Even(mean) => mean * (0.8 + 0.4 * uniform),
@@ -41,6 +41,20 @@ pub enum Arrivals {
     Bursts(Times, usize),
     /// The rate follows a wave: its period in seconds, the mean time between two, and the part of it that changes.
     Wave(f64, f64, f64),
+}
+
+impl Arrivals {
+    /// After how many seconds the next tasks arrive, and how many.
+    pub fn next(self, seconds: f64, random: &mut Rng) -> (f64, usize) {
+        match self {
+            Arrivals::Steady(times) => (times.sample(random), 1),
+            Arrivals::Bursts(times, count) => (times.sample(random), random.usize(1..2 * count)),
+            Arrivals::Wave(period, mean, part) => {
+                let wave = 1.0 + part * (seconds / period * std::f64::consts::TAU).sin();
+                (Times::Exponential(mean / wave).sample(random), 1)
+            }
+        }
+    }
 }
 
 /// A workload made of parts.
@@ -153,14 +167,7 @@ impl Workload for Parts {
     }
 
     fn arrive(&mut self, seconds: f64, random: &mut Rng) -> (f64, Vec<Arrival>) {
-        let (wait, count) = match self.arrivals {
-            Arrivals::Steady(times) => (times.sample(random), 1),
-            Arrivals::Bursts(times, count) => (times.sample(random), random.usize(1..2 * count)),
-            Arrivals::Wave(period, mean, part) => {
-                let wave = 1.0 + part * (seconds / period * std::f64::consts::TAU).sin();
-                (Times::Exponential(mean / wave).sample(random), 1)
-            }
-        };
+        let (wait, count) = self.arrivals.next(seconds, random);
         (wait, (0..count).map(|_| self.new_arrival(random)).collect())
     }
 

@@ -124,6 +124,17 @@ fn counted(value: &Value, noun: &str) -> String {
     output::plural(value.as_u64().unwrap_or_default(), noun)
 }
 
+/// How many likely starts held; nothing before the first.
+fn likely_starts(within: &Value) -> String {
+    let [p50, p90, late] = ["p50", "p90", "late"].map(|name| number(&within[name]));
+    let all = p50 + p90 + late;
+    if all == 0.0 {
+        return String::new();
+    }
+    let percent = |part: f64| 100.0 * part / all;
+    format!("\np50 held for {:.1} %, p90 for {:.1} % of {all}", percent(p50), percent(p50 + p90))
+}
+
 fn summary(status: &Value) -> String {
     let counts = &status["counts"];
     let mut text = format!(
@@ -159,6 +170,7 @@ fn summary(status: &Value) -> String {
         )),
         None => text.push_str("no task needed an estimate yet"),
     }
+    text.push_str(&likely_starts(&counts["within"]));
     if let Some(sandboxes) = status.get("sandboxes") {
         text.push_str(&format!(
             "\nsandboxes: {} ready, {} started in a ready one",

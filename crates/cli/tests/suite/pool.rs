@@ -105,6 +105,7 @@ fn metrics_and_status_show_each_class_and_the_accuracy_of_estimates() {
             "taskyard_pool_denied_total{class=\"interactive\"} 0",
             "taskyard_pool_halted_total 0",
             "taskyard_pool_estimates_given_total{class=\"fast\"} 1",
+            "taskyard_pool_estimate_total{class=\"fast\",within=\"late\"} 0",
             "taskyard_pool_backends 1",
         ] {
             assert!(metrics.contains(&format!("{line}\n")), "{line} is not in {metrics}");

@@ -12,13 +12,13 @@ use crate::time::{Span, Timestamp};
 
 /// Estimates of one tube that are remembered until their tasks start.
 const GIVEN_MAX: usize = 4_096;
-/// Comparisons that decide a correction.
-const COMPARED_MAX: usize = 512;
+/// Seconds whose comparisons decide a correction.
+const COMPARED_SECONDS: usize = 512;
 /// With this many comparisons the correction has half of its weight.
 const HALF_WEIGHT: f64 = 4.0;
-/// Comparisons of one second count once in so many.
+/// Comparisons of one second that count in a tube.
 const PER_SECOND_MAX: u32 = 1;
-/// How much one comparison moves the level of a quantile.
+/// How much the comparisons of one second move the level of a quantile at most.
 const MOVE: f64 = 0.02;
 /// How far a level is moved at most.
 const MOVED_MAX: f64 = 0.2;
@@ -30,11 +30,25 @@ const MAGNITUDES: usize = 5;
 /// The comparisons of one tube.
 #[derive(Debug, Default)]
 pub struct Calibration {
-    given: HashMap<TaskId, Given>,
+    given: HashMap<TaskId, GivenEstimate>,
     /// In the order in which they were given.
     order: VecDeque<(TaskId, Timestamp)>,
-    corrections: [Correction; MAGNITUDES],
+    corrections: Corrections,
+}
+
+/// The corrections that were found, and how many estimates held.
+#[derive(Clone, Debug)]
+pub struct Corrections {
+    by_magnitude: [Correction; MAGNITUDES],
     counts: Calibrated,
+    /// Comparisons of one second and magnitude that count.
+    per_second_max: u32,
+}
+
+impl Default for Corrections {
+    fn default() -> Self {
+        Corrections::new(PER_SECOND_MAX)
+    }
 }
 
 /// How many estimates held.
@@ -59,13 +73,15 @@ pub enum Held {
     Late,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Given {
-    at: Timestamp,
+/// An estimate that waits for the start of its task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GivenEstimate {
+    /// When it was given.
+    pub at: Timestamp,
     /// As it was shown.
-    shown: Estimate,
+    pub shown: Estimate,
     /// Before the correction.
-    raw: Estimate,
+    pub raw: Estimate,
 }
 
 /// Logarithms of the ratios of real waits to estimated ones.
@@ -76,6 +92,8 @@ struct Correction {
     second: (i64, u32),
     /// How far the levels of the quantiles are moved, because too many or too few estimates held.
     moved: [f64; 2],
+    /// What p50 and p90 are multiplied with.
+    factors: Option<[f64; 2]>,
 }
 
 /// How much longer a task waited than was estimated, as logarithms.
@@ -109,7 +127,7 @@ impl Calibration {
         let shown = self.corrected(raw);
         // The first estimate of a task is the one that is compared.
         if let std::collections::hash_map::Entry::Vacant(place) = self.given.entry(id) {
-            place.insert(Given { at: now, shown, raw });
+            place.insert(GivenEstimate { at: now, shown, raw });
             self.order.push_back((id, now));
         }
         while self.given.len() > GIVEN_MAX
@@ -128,7 +146,7 @@ impl Calibration {
 
     /// The correction of an estimate that is not compared.
     pub fn corrected(&self, raw: Estimate) -> Estimate {
-        self.corrections[magnitude(&raw)].corrected(raw)
+        self.corrections.corrected(raw)
     }
 
     /// Whether estimates wait for the starts of their tasks.
@@ -138,9 +156,41 @@ impl Calibration {
 
     /// A task has started.
     pub fn start(&mut self, id: TaskId, now: Timestamp) -> Option<Held> {
-        let Given { at, shown, raw } = self.given.remove(&id)?;
-        let real = now.since(at);
-        self.corrections[magnitude(&raw)].compare(at, now, raw, shown);
+        let given = self.given.remove(&id)?;
+        Some(self.corrections.compare(given, now))
+    }
+
+    /// A task has ended without a start.
+    pub fn forget(&mut self, id: TaskId) {
+        self.given.remove(&id);
+    }
+
+    /// How many estimates held.
+    pub fn counts(&self) -> Calibrated {
+        self.corrections.counts()
+    }
+}
+
+impl Corrections {
+    /// No correction yet; so many comparisons of one second and magnitude will count.
+    pub fn new(per_second_max: u32) -> Self {
+        let by_magnitude = Default::default();
+        Corrections { by_magnitude, counts: Calibrated::default(), per_second_max }
+    }
+
+    /// Corrects an estimate.
+    pub fn corrected(&self, raw: Estimate) -> Estimate {
+        self.by_magnitude[magnitude(&raw)].corrected(raw)
+    }
+
+    /// Compares an estimate with the start of its task.
+    pub fn compare(&mut self, given: GivenEstimate, now: Timestamp) -> Held {
+        let real = now.since(given.at);
+        let shown = given.shown;
+        let correction = &mut self.by_magnitude[magnitude(&given.raw)];
+        if correction.counts_in(now, self.per_second_max) {
+            correction.compare(given, now, self.per_second_max);
+        }
         let held = if real <= shown.p50.max(Span::from_micros(1_000)) {
             Held::P50
         } else if real <= shown.p90.max(Span::from_micros(1_000)) {
@@ -149,12 +199,7 @@ impl Calibration {
             Held::Late
         };
         self.counts.add(held);
-        Some(held)
-    }
-
-    /// A task has ended without a start.
-    pub fn forget(&mut self, id: TaskId) {
-        self.given.remove(&id);
+        held
     }
 
     /// How many estimates held.
@@ -174,54 +219,59 @@ fn magnitude(raw: &Estimate) -> usize {
 }
 
 impl Correction {
-    fn compare(&mut self, given: Timestamp, now: Timestamp, raw: Estimate, shown: Estimate) {
+    /// Whether a comparison counts: in one second only so many do.
+    fn counts_in(&mut self, now: Timestamp, per_second_max: u32) -> bool {
         let second = now.as_micros() / 1_000_000;
         if self.second.0 != second {
             self.second = (second, 0);
         }
-        self.second.1 += 1;
-        if self.second.1 > PER_SECOND_MAX {
-            return;
-        }
+        self.second.1 = self.second.1.saturating_add(1);
+        self.second.1 <= per_second_max
+    }
+
+    fn compare(&mut self, given: GivenEstimate, now: Timestamp, per_second_max: u32) {
+        let GivenEstimate { at: given, shown, raw } = given;
         for (moved, (level, estimated)) in
             self.moved.iter_mut().zip([(0.5, shown.p50), (0.9, shown.p90)])
         {
             let held = if now.since(given) <= estimated { 1.0 } else { 0.0 };
-            *moved = (*moved + MOVE * (level - held)).clamp(-MOVED_MAX, MOVED_MAX);
+            let change = MOVE / f64::from(per_second_max) * (level - held);
+            *moved = (*moved + change).clamp(-MOVED_MAX, MOVED_MAX);
         }
         let real = now.since(given).as_secs_f64().max(SHORTEST);
         let ratio = |estimated: Span| (real / estimated.as_secs_f64().max(SHORTEST)).ln() as f32;
-        if self.ratios.len() == COMPARED_MAX {
+        if self.ratios.len() == COMPARED_SECONDS * per_second_max as usize {
             self.ratios.pop_front();
         }
         let given = given.as_micros() / 1_000_000;
         self.ratios.push_back(Ratio { p50: ratio(raw.p50), p90: ratio(raw.p90), given });
+        if self.second.1 == 1 {
+            self.factors = Some(self.new_factors());
+        }
     }
 
     fn corrected(&self, raw: Estimate) -> Estimate {
-        if self.ratios.is_empty() {
-            return raw;
-        }
+        let Some([p50, p90]) = self.factors else { return raw };
+        let scaled = |span: Span, factor: f64| {
+            let seconds = span.as_secs_f64().max(SHORTEST);
+            Span::from_secs_f64(seconds * factor).unwrap_or(span)
+        };
+        let p50 = scaled(raw.p50, p50);
+        Estimate { p50, p90: scaled(raw.p90, p90).max(p50), ..raw }
+    }
+
+    /// What p50 and p90 are to be multiplied with.
+    fn new_factors(&self) -> [f64; 2] {
         let moments = self.moments();
         let weight = moments / (moments + HALF_WEIGHT);
-        let correct = |span: Span, ratios: Vec<f32>, quantile: f64, weight: f64| {
-            let seconds = span.as_secs_f64().max(SHORTEST);
-            let ratio = weight * f64::from(quantile_of(ratios, quantile));
-            Span::from_secs_f64(seconds * ratio.exp()).unwrap_or(span)
-        };
-        let p50 = correct(
-            raw.p50,
-            self.ratios.iter().map(|ratio| ratio.p50).collect(),
-            0.5 + self.moved[0],
-            weight,
-        );
+        let p50 = self.ratios.iter().map(|ratio| ratio.p50).collect();
+        let p50 = weight * f64::from(quantile_of(p50, 0.5 + self.moved[0]));
         // With few independent comparisons a larger part of them must be covered.
         let level = 0.9 * (1.0 + 1.0 / moments) + self.moved[1];
-        let ratios = self.ratios.iter().map(|ratio| ratio.p90).collect();
+        let p90 = self.ratios.iter().map(|ratio| ratio.p90).collect();
+        let p90 = f64::from(quantile_of(p90, level.min(1.0)));
         // Where even the largest is not enough, more is added.
-        let p90 = correct(scaled(raw.p90, level.max(1.0)), ratios, level.min(1.0), 1.0);
-        let p90 = p90.max(p50);
-        Estimate { p50, p90, ..raw }
+        [p50.exp(), level.max(1.0) * p90.exp()]
     }
 
     /// The number of moments at which the compared estimates were given.
@@ -231,10 +281,6 @@ impl Correction {
         moments.dedup();
         moments.len() as f64
     }
-}
-
-fn scaled(span: Span, factor: f64) -> Span {
-    Span::from_secs_f64(span.as_secs_f64() * factor).unwrap_or(span)
 }
 
 fn quantile_of(mut values: Vec<f32>, quantile: f64) -> f32 {

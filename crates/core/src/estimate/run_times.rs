@@ -64,6 +64,32 @@ impl RunTimes {
         (self.squares / self.total / (mean * mean) - 1.0).max(0.0)
     }
 
+    /// The times that parts of the run times do not exceed, the parts evenly from none to all; `None` without run times.
+    /// The mean stays.
+    pub fn quantiles<const COUNT: usize>(&self) -> Option<[f32; COUNT]> {
+        let mean = self.mean()?;
+        let mut quantiles = [0.0_f32; COUNT];
+        let sum: f64 = self.weights.iter().map(|weight| f64::from(*weight)).sum();
+        let mut buckets = self.weights.iter().enumerate().filter(|(_, weight)| **weight > 0.0);
+        let (mut bucket, mut before) = (buckets.next()?, 0.0);
+        for (number, quantile) in quantiles.iter_mut().enumerate() {
+            let part = sum * number as f64 / (COUNT - 1) as f64;
+            while part > before + f64::from(*bucket.1)
+                && let Some(next) = buckets.next()
+            {
+                before += f64::from(*bucket.1);
+                bucket = next;
+            }
+            let (low, high) = bounds(bucket.0);
+            let within = ((part - before) / f64::from(*bucket.1)).clamp(0.0, 1.0);
+            *quantile = (low + (high - low) * within) as f32;
+        }
+        let middles = quantiles.windows(2).map(|pair| f64::from(pair[0] + pair[1]) / 2.0);
+        let scale = (mean * (COUNT - 1) as f64 / middles.sum::<f64>()) as f32;
+        quantiles.iter_mut().for_each(|quantile| *quantile *= scale);
+        Some(quantiles)
+    }
+
     /// The part of run times at each of so many points of time, `step` seconds apart from 0. A time between two points is
     /// divided among them so that the mean stays. What is longer is left out.
     pub fn at_points(&self, step: f64, points: usize) -> Vec<f64> {
@@ -125,6 +151,19 @@ mod tests {
         assert_eq!((runs.mean(), runs.total()), (Some(2.0), 1.0));
         runs.fade(1e-9);
         assert_eq!(runs.mean(), None);
+    }
+
+    #[test]
+    fn quantiles_grow_and_keep_the_mean() {
+        let mut runs = RunTimes::default();
+        assert_eq!(runs.quantiles::<5>(), None);
+        runs.add(1.0, 3.0);
+        runs.add(9.0, 1.0);
+        let quantiles = runs.quantiles::<129>().expect("there are run times");
+        assert!(quantiles.is_sorted(), "{quantiles:?}");
+        let mean = quantiles.iter().sum::<f32>() / 129.0;
+        assert!((mean - 3.0).abs() < 0.1, "{mean}");
+        assert!((0.8..1.2).contains(&quantiles[48]) && (7.0..11.0).contains(&quantiles[112]));
     }
 
     #[test]

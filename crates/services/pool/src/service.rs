@@ -52,7 +52,7 @@ pub(crate) fn metrics_of(status: &Status) -> Vec<Metric> {
         let values = vec![(Vec::new(), of(&status.counts) as f64)];
         Metric { name, about, grows: true, values }
     });
-    of_classes.chain(totals).chain([backends(status)]).collect()
+    of_classes.chain(totals).chain([within(status), backends(status)]).collect()
 }
 
 /// A line for each class.
@@ -109,7 +109,7 @@ impl ClassMetric {
     }
 }
 
-const BY_CLASS: [ClassMetric; 15] = [
+const BY_CLASS: [ClassMetric; 14] = [
     ClassMetric::gauge("taskyard_pool_queued", "Tasks waiting for the class.", |class, _| {
         class.queued as f64
     }),
@@ -177,11 +177,6 @@ const BY_CLASS: [ClassMetric; 15] = [
         "Seconds by which tasks started after the bound of their first estimate.",
         |_, counts| counts.estimates.late_seconds,
     ),
-    ClassMetric::counter(
-        "taskyard_pool_expected_error_seconds_total",
-        "Seconds between the start of tasks and the expected start in their first estimate.",
-        |_, counts| counts.estimates.expected_error_seconds,
-    ),
 ];
 
 /// Name, description and value of a counter without a class.
@@ -213,6 +208,23 @@ fn sandbox_metrics(sandboxes: SandboxCounts) -> [Metric; 2] {
         values: values(sandboxes.used as f64),
     };
     [ready, used]
+}
+
+/// How many likely starts held.
+fn within(status: &Status) -> Metric {
+    let values = status.by_class().flat_map(|(class, counts)| {
+        let within = counts.estimates.within;
+        [("p50", within.p50), ("p90", within.p90), ("late", within.late)].map(|(name, count)| {
+            let labels = vec![("class", class.name.clone()), ("within", name.to_owned())];
+            (labels, count as f64)
+        })
+    });
+    Metric {
+        name: "taskyard_pool_estimate_total",
+        about: "Started tasks by the likely start in their first estimate.",
+        grows: true,
+        values: values.collect(),
+    }
 }
 
 fn backends(status: &Status) -> Metric {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use fastrand::Rng;
-use taskyard_core::classes::estimate::{Means, Occupant, Profile, Simulation, Waiter};
+use taskyard_core::classes::estimate::{Occupant, Profile, Simulation, StartModel, Waiter};
 use taskyard_core::classes::*;
 use taskyard_core::{Span, Timestamp};
 
@@ -127,16 +127,16 @@ fn a_pool_of_explicit_tasks_starts_them_exactly_as_estimated() {
         for (ticket, wish) in wishes.iter().enumerate() {
             classes.arrive(NOW, Ticket(ticket as u64), RunRequest::Timed(*wish));
         }
-        let means = Means::default();
-        let mut forecast = classes.forecast(NOW, Span::ZERO, &means);
-        for one in classes.waiting(NOW, Span::ZERO, &means) {
+        let model = StartModel::default();
+        let mut forecast = classes.forecast(NOW, Span::ZERO, &model);
+        for one in classes.waiting(NOW, Span::ZERO, &model) {
             // Added one by one the result is the same.
             assert_eq!(
-                classes.add_to_forecast(NOW, one.ticket, &mut forecast),
+                classes.add_to_forecast(NOW, one.ticket, &mut forecast, &model),
                 Some(one),
                 "seed {seed}"
             );
-            let estimates = NOW + one.estimate.unwrap().max;
+            let estimates = NOW + one.estimate.unwrap().at_most;
             assert_eq!(estimates, all[one.ticket.0 as usize], "seed {seed}, task {}", one.ticket);
         }
     }

@@ -1,6 +1,6 @@
 //! Single rules.
 
-use taskyard_core::classes::estimate::Means;
+use taskyard_core::classes::estimate::StartModel;
 use taskyard_core::classes::*;
 use taskyard_core::{Reason, Span, Timestamp};
 
@@ -45,9 +45,9 @@ fn the_worked_example() {
     assert_eq!(arrive(4, RunRequest::Timed(secs(30))), []);
     assert_eq!(arrive(5, RunRequest::Timed(secs(3))), []);
     let reasons: Vec<_> = classes
-        .waiting(NOW, Span::ZERO, &Means::default())
+        .waiting(NOW, Span::ZERO, &StartModel::default())
         .iter()
-        .map(|one| (one.ticket.0, one.ahead, one.reason, one.estimate.unwrap().max))
+        .map(|one| (one.ticket.0, one.ahead, one.reason, one.estimate.unwrap().at_most))
         .collect();
     let slow = (4, 0, Reason::LimitReached { class: 2 }, secs(30));
     let fast = (5, 1, Reason::LimitReached { class: 0 }, secs(3));
@@ -72,8 +72,8 @@ fn a_lowered_task_whose_time_is_over_ends_and_holds_only_its_backend() {
     let decisions = classes.arrive(late, Ticket(1), RunRequest::Timed(secs(3)));
     assert_eq!(decisions, [lowered(0, 0, 3, true)]);
     assert_eq!([0, 1, 2].map(|class| classes.load().running(class)), [1, 0, 0]);
-    let estimates = classes.waiting(late, Span::from_micros(70), &Means::default());
-    assert_eq!(estimates[0].estimate.unwrap().max, Span::from_micros(70));
+    let estimates = classes.waiting(late, Span::from_micros(70), &StartModel::default());
+    assert_eq!(estimates[0].estimate.unwrap().at_most, Span::from_micros(70));
     assert_eq!(classes.remove(late, Ticket(0)), [started(1, 0, 3)]);
 }
 
@@ -138,8 +138,8 @@ fn a_spared_shell_counts_until_the_lowered_task_has_ended() {
     classes.arrive(late, Ticket(2), RunRequest::Timed(secs(3)));
     classes.arrive(late, Ticket(3), RunRequest::Timed(secs(3)));
     let estimates = |now, classes: &Classes| {
-        let waiting = classes.waiting(now, secs(2), &Means::default());
-        waiting.iter().map(|one| one.estimate.unwrap().max).collect::<Vec<_>>()
+        let waiting = classes.waiting(now, secs(2), &StartModel::default());
+        waiting.iter().map(|one| one.estimate.unwrap().at_most).collect::<Vec<_>>()
     };
     // Then one has the backend of the lowered task, and the other that of the session.
     assert_eq!(estimates(late, &classes), [secs(2), secs(2)]);
@@ -170,7 +170,7 @@ fn without_backends_all_wait_and_shells_are_denied() {
     assert_eq!(classes.arrive(NOW, Ticket(0), RunRequest::Default), []);
     let denied = Decision::Deny { ticket: Ticket(1), why: Denial::Busy };
     assert_eq!(classes.arrive(NOW, Ticket(1), RunRequest::Interactive), [denied]);
-    let estimates = classes.waiting(NOW, Span::ZERO, &Means::default());
+    let estimates = classes.waiting(NOW, Span::ZERO, &StartModel::default());
     assert_eq!((estimates[0].reason, estimates[0].estimate), (Reason::NoBackend, None));
     assert_eq!(classes.set_backends(NOW, 1), [started(0, 2, 30)]);
 }
@@ -180,7 +180,7 @@ fn a_pause_stops_all_starts() {
     let mut classes = pool([1, 1, 1]);
     assert_eq!(classes.set_paused(NOW, true), []);
     assert_eq!(classes.arrive(NOW, Ticket(0), RunRequest::Default), []);
-    let estimates = classes.waiting(NOW, Span::ZERO, &Means::default());
+    let estimates = classes.waiting(NOW, Span::ZERO, &StartModel::default());
     assert_eq!((estimates[0].reason, estimates[0].estimate), (Reason::PoolPaused, None));
     assert_eq!(classes.set_paused(NOW, false), [started(0, 2, 30)]);
 }
@@ -193,7 +193,7 @@ fn a_task_that_lost_its_backend_keeps_its_place() {
     }
     classes.set_backends(NOW, 0);
     assert_eq!(classes.put_back(NOW, Ticket(0)), []);
-    let order: Vec<_> = classes.waiting(NOW, Span::ZERO, &Means::default());
+    let order: Vec<_> = classes.waiting(NOW, Span::ZERO, &StartModel::default());
     assert_eq!(order.iter().map(|one| one.ticket.0).collect::<Vec<_>>(), [0, 1, 2]);
     assert_eq!(classes.set_backends(NOW, 1), [started(0, 0, 3)]);
 }

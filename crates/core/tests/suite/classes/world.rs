@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fastrand::Rng;
-use taskyard_core::classes::estimate::Means;
+use taskyard_core::classes::estimate::StartModel;
 use taskyard_core::classes::*;
+use taskyard_core::estimate::GivenEstimate;
 use taskyard_core::{Reason, Span, Timestamp};
 
 /// What may happen beside arrivals and ends.
@@ -32,6 +33,9 @@ pub struct World {
     /// How many starts there were, and how many ends.
     pub held: u64,
     pub freed: u64,
+    model: StartModel,
+    /// How many likely starts were compared with real ones.
+    pub likely: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -43,12 +47,15 @@ struct Job {
     running: Option<RunningJob>,
     /// The latest estimated start so far.
     bound: Option<Timestamp>,
+    /// Its first likely start.
+    likely: Option<GivenEstimate>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct RunningJob {
     started: Timestamp,
     end: Timestamp,
+    class: Option<u8>,
 }
 
 /// Random rules with one to four classes, and how many backends there are.
@@ -83,6 +90,8 @@ impl World {
             next: 0,
             held: 0,
             freed: 0,
+            model: StartModel::default(),
+            likely: 0,
         }
     }
 
@@ -109,13 +118,24 @@ impl World {
             && end <= moment
         {
             self.now = end;
-            self.forget(ticket);
+            let job = self.forget(ticket);
+            self.learn(&job);
             let decisions = self.classes.remove(end, ticket);
             self.apply(decisions);
         }
         if moment < Timestamp::NEVER {
             self.now = moment;
         }
+    }
+
+    fn learn(&mut self, job: &Job) {
+        let Some(RunningJob { started, class: Some(class), .. }) = job.running else { return };
+        let kind = match job.ask {
+            RunRequest::Timed(_) => TaskKind::Explicit,
+            RunRequest::Default => TaskKind::Default,
+            RunRequest::Interactive => TaskKind::Interactive,
+        };
+        self.model.add_run(self.now, kind, class, self.now.since(started));
     }
 
     fn happen(&mut self) {
@@ -153,7 +173,7 @@ impl World {
         };
         // Shells end at some time, or a pool of shells would never be done.
         let natural = natural.min(Span::from_secs(600));
-        let job = Job { ask, natural, lowered: false, running: None, bound: None };
+        let job = Job { ask, natural, lowered: false, running: None, bound: None, likely: None };
         self.tasks.insert(ticket, job);
         self.classes.arrive(self.now, ticket, ask)
     }
@@ -271,7 +291,12 @@ impl World {
         }
         let cut = if job.natural > limit { limit + ending } else { job.natural };
         let end = self.now + cut;
-        job.running = Some(RunningJob { started: self.now, end });
+        job.running = Some(RunningJob { started: self.now, end, class });
+        if let Some(given) = job.likely.take() {
+            let waited_for = self.admission(self.tasks[&ticket].ask).unwrap();
+            self.model.start(self.now, waited_for, given);
+            self.likely += 1;
+        }
         self.ends.insert((end, ticket));
     }
 
@@ -302,7 +327,7 @@ impl World {
 
     /// No waiting task could start, each has its reason, and no estimate becomes later.
     fn check_waiting(&mut self) {
-        let waiting = self.classes.waiting(self.now, self.troubles.ending, &Means::default());
+        let waiting = self.classes.waiting(self.now, self.troubles.ending, &self.model);
         let count = self.tasks.values().filter(|job| job.running.is_none()).count();
         assert_eq!(waiting.len(), count);
         if self.log.len().is_multiple_of(16) {
@@ -320,7 +345,13 @@ impl World {
                 other => panic!("{} could start: {other:?}", one.ticket),
             }
             let job = self.tasks.get_mut(&one.ticket).unwrap();
-            let estimate = one.estimate.map(|estimate| self.now + estimate.max);
+            if let Some((likely, at_most)) =
+                one.estimate.and_then(|estimate| Some((estimate.likely?, estimate.at_most)))
+            {
+                assert!(likely.p50() <= likely.p90() && likely.p90() <= at_most, "{one:?}");
+                job.likely = job.likely.or(Some(likely.given(self.now)));
+            }
+            let estimate = one.estimate.map(|estimate| self.now + estimate.at_most);
             // With tasks that end slowly, only the first estimate is always met.
             if let (Some(estimate), Some(bound)) = (estimate, job.bound)
                 && self.troubles.ending.is_zero()
@@ -337,9 +368,10 @@ impl World {
 
     /// Added one by one, waiting tasks get the same estimates.
     fn check_forecast(&self, waiting: &[Waiting]) {
-        let mut forecast = self.classes.forecast(self.now, self.troubles.ending, &Means::default());
+        let (ending, model) = (self.troubles.ending, &self.model);
+        let mut forecast = self.classes.forecast(self.now, ending, model);
         for one in waiting {
-            let state = self.classes.add_to_forecast(self.now, one.ticket, &mut forecast);
+            let state = self.classes.add_to_forecast(self.now, one.ticket, &mut forecast, model);
             assert_eq!(state.as_ref(), Some(one));
         }
     }

@@ -57,8 +57,10 @@ pub enum Stream {
 pub struct QueuePosition {
     /// The task starts within this many seconds if all tasks ahead use their whole time; none if unknown.
     pub estimate: Option<f64>,
-    /// The expected time to its start, in seconds.
-    pub expected: Option<f64>,
+    /// Half of such tasks start within this many seconds; none if unknown.
+    pub p50: Option<f64>,
+    /// Nine of ten such tasks start within this many seconds; none if unknown.
+    pub p90: Option<f64>,
     /// Number of tasks ahead.
     pub ahead: usize,
     /// Why it does not run now, as a code.
@@ -72,11 +74,11 @@ impl QueuePosition {
     /// Position of a task that waits outside the queue because its client has reached its limit of tasks.
     pub fn client_limit() -> Self {
         let reason = Reason::ClientLimit;
-        let (estimate, expected, ahead) = (None, None, 0);
         QueuePosition {
-            estimate,
-            expected,
-            ahead,
+            estimate: None,
+            p50: None,
+            p90: None,
+            ahead: 0,
             reason: reason.name().into(),
             text: reason.to_string(),
         }
@@ -162,12 +164,13 @@ mod tests {
     fn frames_have_the_documented_form() {
         let position = QueuePosition {
             estimate: Some(1.5),
-            expected: None,
+            p50: Some(0.25),
+            p90: None,
             ahead: 2,
             reason: "limit_reached".into(),
             text: "busy".into(),
         };
-        let queue = r#"queue {"ahead":2,"estimate":1.5,"expected":null,"reason":"limit_reached","words":"busy"}"#;
+        let queue = r#"queue {"ahead":2,"estimate":1.5,"p50":0.25,"p90":null,"reason":"limit_reached","words":"busy"}"#;
         assert_eq!(OutgoingFrame::Queue(position).text(), queue);
         let output = OutgoingFrame::Output(Stream::Stderr, b"x".to_vec());
         assert_eq!(output.text(), r#"output {"stream":"stderr"}"#);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use taskyard_core::estimate::Held;
 
 use super::estimates::EstimateError;
 
@@ -38,8 +39,20 @@ pub struct EstimateCounts {
     pub early_seconds: f64,
     /// Seconds by which tasks started after it.
     pub late_seconds: f64,
-    /// Seconds between the start of tasks and the expected start in their first estimate, early or late.
-    pub expected_error_seconds: f64,
+    /// Started tasks by the likely start in their first estimate.
+    #[serde(default)]
+    pub within: WithinCounts,
+}
+
+/// Started tasks by the likely start in their first estimate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WithinCounts {
+    /// Tasks that started within p50.
+    pub p50: u64,
+    /// Tasks that started after p50 and within p90.
+    pub p90: u64,
+    /// Tasks that started later.
+    pub late: u64,
 }
 
 /// What happened so far.
@@ -105,7 +118,12 @@ impl EstimateCounts {
         self.estimates_met += u64::from(error.late.is_zero());
         self.early_seconds += error.early.as_secs_f64();
         self.late_seconds += error.late.as_secs_f64();
-        self.expected_error_seconds += error.expected.as_secs_f64();
+        match error.held {
+            Some(Held::P50) => self.within.p50 += 1,
+            Some(Held::P90) => self.within.p90 += 1,
+            Some(Held::Late) => self.within.late += 1,
+            None => {}
+        }
     }
 
     /// Share of tasks that started no later than their first estimate; none before the first.

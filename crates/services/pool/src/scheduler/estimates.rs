@@ -1,7 +1,8 @@
 //! Publishes estimates to waiting tasks: at once when something changes, otherwise at intervals.
 
-use taskyard_core::classes::estimate::StartEstimate;
+use taskyard_core::classes::estimate::{StartEstimate, StartModel};
 use taskyard_core::classes::{Class, Ticket, Waiting};
+use taskyard_core::estimate::{GivenEstimate, Held};
 use taskyard_core::{Reason, Span, Timestamp};
 
 use super::state::{Action, SchedulerState};
@@ -27,11 +28,11 @@ pub(super) struct LastEstimate {
     start: Option<Timestamp>,
 }
 
-/// The first estimate of a task: its latest and its expected start.
+/// The first estimate of a task: its latest start, and when it will probably start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FirstEstimate {
-    max: Timestamp,
-    expected: Timestamp,
+    at_most: Timestamp,
+    likely: Option<GivenEstimate>,
 }
 
 /// Difference between the start of a task and its first estimate.
@@ -39,17 +40,20 @@ pub(super) struct FirstEstimate {
 pub(super) struct EstimateError {
     pub early: Span,
     pub late: Span,
-    pub expected: Span,
+    /// Whether the likely start held, if there was one.
+    pub held: Option<Held>,
 }
 
 impl FirstEstimate {
     fn new(now: Timestamp, estimate: StartEstimate) -> Self {
-        FirstEstimate { max: now + estimate.max, expected: now + estimate.expected }
+        let likely = estimate.likely.map(|likely| likely.given(now));
+        FirstEstimate { at_most: now + estimate.at_most, likely }
     }
 
-    pub fn error(self, start: Timestamp) -> EstimateError {
-        let expected = self.expected.since(start) + start.since(self.expected);
-        EstimateError { early: self.max.since(start), late: start.since(self.max), expected }
+    /// Compares it with the start; the model learns from that.
+    pub fn compare(self, start: Timestamp, class: usize, model: &mut StartModel) -> EstimateError {
+        let held = self.likely.map(|given| model.start(start, class as u8, given));
+        EstimateError { early: self.at_most.since(start), late: start.since(self.at_most), held }
     }
 }
 
@@ -80,21 +84,21 @@ impl SchedulerState {
             None if self.classes.queued() > IMMEDIATE_QUEUE_MAX => return Vec::new(),
             None => {
                 let ending = self.stop_delays.p95().into();
-                let mut outlook = self.classes.forecast(now, ending, &self.means);
+                let mut outlook = self.classes.forecast(now, ending, &self.model);
                 for earlier in self.classes.waiting_tickets().filter(|one| *one < ticket) {
-                    self.classes.add_to_forecast(now, earlier, &mut outlook);
+                    self.classes.add_to_forecast(now, earlier, &mut outlook, &self.model);
                 }
                 outlook
             }
         };
-        let waiting = self.classes.add_to_forecast(now, ticket, &mut outlook);
+        let waiting = self.classes.add_to_forecast(now, ticket, &mut outlook, &self.model);
         self.outlook = Some(outlook);
         waiting.and_then(|waiting| self.estimate_action(now, &waiting)).into_iter().collect()
     }
 
     fn estimate_action(&mut self, now: Timestamp, waiting: &Waiting) -> Option<Action> {
         let task = self.tasks.get_mut(&waiting.ticket)?;
-        let start = waiting.estimate.map(|estimate| now + estimate.max);
+        let start = waiting.estimate.map(|estimate| now + estimate.at_most);
         if task.last_estimate.is_some_and(|last_estimate| !last_estimate.is_outdated(now, start)) {
             return None;
         }
@@ -110,7 +114,7 @@ impl SchedulerState {
     /// Publishes estimates that have changed to all waiting tasks.
     pub(super) fn update_estimates(&mut self, now: Timestamp) -> Vec<Action> {
         let ending = self.stop_delays.p95().into();
-        let waiting = self.classes.waiting(now, ending, &self.means);
+        let waiting = self.classes.waiting(now, ending, &self.model);
         let actions = waiting.iter().filter_map(|one| self.estimate_action(now, one)).collect();
         self.last_estimates = Some(now);
         self.next_estimates = (self.classes.queued() > 0).then(|| now + INTERVAL_MIN);
@@ -144,9 +148,11 @@ fn position(waiting: &Waiting, classes: &[Class]) -> QueuePosition {
         }
         other => other.to_string(),
     };
+    let likely = waiting.estimate.and_then(|estimate| estimate.likely);
     QueuePosition {
-        estimate: waiting.estimate.map(|estimate| estimate.max.as_secs_f64()),
-        expected: waiting.estimate.map(|estimate| estimate.expected.as_secs_f64()),
+        estimate: waiting.estimate.map(|estimate| estimate.at_most.as_secs_f64()),
+        p50: likely.map(|likely| likely.p50().as_secs_f64()),
+        p90: likely.map(|likely| likely.p90().as_secs_f64()),
         ahead: waiting.ahead,
         reason: waiting.reason.name().into(),
         text,

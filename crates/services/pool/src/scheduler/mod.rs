@@ -26,7 +26,7 @@ use crate::protocol::QueuePosition;
 
 pub use allocation::{Allocation, Control};
 pub(crate) use allocation::{Release, Run};
-pub use counts::{ClassCounts, Counts, EstimateCounts};
+pub use counts::{ClassCounts, Counts, EstimateCounts, WithinCounts};
 pub(crate) use state::REQUEUES_MAX;
 pub use state::{Action, FinishedRun, RunOutcome, SchedulerState};
 pub use status::{ClassStatus, Status};

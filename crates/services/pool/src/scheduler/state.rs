@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use taskyard_core::classes::estimate::Means;
+use taskyard_core::classes::estimate::StartModel;
 use taskyard_core::classes::{
     Classes, Decision, Denial, LowerError, QueueForecast, Resumed, RunRequest, TaskKind, Ticket,
 };
@@ -26,7 +26,8 @@ pub struct SchedulerState {
     pub(super) classes: Classes,
     pub(super) tasks: HashMap<Ticket, KnownTask>,
     pub(super) stop_delays: StopDelays,
-    pub(super) means: Means,
+    /// Run times of recent tasks, and how well estimates held.
+    pub(super) model: StartModel,
     pub(super) counts: Counts,
     /// When the estimates are updated next, and when they were updated last.
     pub(super) next_estimates: Option<Timestamp>,
@@ -129,7 +130,7 @@ impl SchedulerState {
             classes: Classes::new(rules, seed),
             tasks: HashMap::new(),
             stop_delays: StopDelays::new(config.kill_after()),
-            means: Means::default(),
+            model: StartModel::default(),
             next_estimates: None,
             last_estimates: None,
             outlook: None,
@@ -309,7 +310,8 @@ impl SchedulerState {
             let counts = &mut self.counts.classes[usize::from(class)];
             counts.ended += 1;
             counts.ran_seconds += finished.took.as_secs_f64();
-            self.means.note(class, finished.took.into());
+            let kind = kind_of(task.ask);
+            self.model.add_run(now, kind, class, finished.took.into());
         }
         if finished.outcome == RunOutcome::Lost && !task.left && !finished.seen && task.may_rerun()
         {
@@ -391,7 +393,8 @@ impl SchedulerState {
             None => self.counts.interactive += 1,
         }
         if let Some(first_estimate) = task.first_estimate.take() {
-            self.counts.note_estimate(task.class, first_estimate.error(now));
+            let error = first_estimate.compare(now, task.class, &mut self.model);
+            self.counts.note_estimate(task.class, error);
         }
         let limit = (limit < Span::FOREVER).then(|| limit.into());
         let may_rerun = task.may_rerun();
@@ -416,6 +419,14 @@ impl KnownTask {
 
     fn may_rerun(&self) -> bool {
         self.requeues < REQUEUES_MAX && self.ask != RunRequest::Interactive
+    }
+}
+
+fn kind_of(ask: RunRequest) -> TaskKind {
+    match ask {
+        RunRequest::Timed(_) => TaskKind::Explicit,
+        RunRequest::Default => TaskKind::Default,
+        RunRequest::Interactive => TaskKind::Interactive,
     }
 }
 

@@ -56,6 +56,14 @@ async fn a_task_that_is_stopped_in_the_queue_is_shown_as_stopped() {
         // The next task runs normally.
         page.click("#run").await;
         page.until("text('#state') === 'done'").await;
+        // Now the pool knows how long tasks run.
+        let mut busy = site.start("{}", "echo up; exec sleep 1000").await;
+        busy.until_output("up").await;
+        page.click("#run").await;
+        page.until("/^Probably in [0-9]+( to [0-9]+)? s. At most [0-9]+ s.$/.test(text('#left'))")
+            .await;
+        drop(busy);
+        page.until("text('#state') === 'done'").await;
         assert_eq!(page.complaints().await, [] as [String; 0]);
     })
     .await;

@@ -15,6 +15,8 @@ async fn a_waiting_task_receives_an_estimate_and_a_reason() {
     assert_eq!(position["words"], "all backends are busy");
     let estimate = position["estimate"].as_f64().unwrap();
     assert!(estimate > 0.0 && estimate < 22.0, "{estimate}");
+    // No task has ended yet.
+    assert_eq!((&position["p50"], &position["p90"]), (&Value::Null, &Value::Null));
     let mut slow = site.start(r#"{"duration": 30}"#, "true").await;
     let position = slow.until("queue").await.body;
     assert_eq!(position["ahead"], 1);

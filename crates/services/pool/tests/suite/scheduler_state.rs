@@ -6,7 +6,7 @@ use taskyard_core::classes::{RunRequest, Ticket};
 use taskyard_core::{Span, Timestamp};
 use taskyard_pool::Config;
 use taskyard_pool::protocol::QueuePosition;
-use taskyard_pool::scheduler::{Action, FinishedRun, RunOutcome, SchedulerState};
+use taskyard_pool::scheduler::{Action, FinishedRun, RunOutcome, SchedulerState, WithinCounts};
 
 const PROGRAMS: &str = "seed: 1\nprograms: {x: {command: [/bin/true]}}\n";
 
@@ -133,6 +133,39 @@ fn estimates_are_compared_with_the_start() {
     assert_eq!((counts.estimates.estimates_given, counts.estimates.estimates_met), (2, 1));
     assert_eq!(counts.classes[2].estimates.late_seconds, 46.0);
     assert_eq!(state.status().estimates_met_share, Some(0.5));
+}
+
+/// The likely start in the only estimate.
+fn likely(actions: &[Action]) -> (Option<f64>, Option<f64>, Option<f64>) {
+    match actions {
+        [Action::Estimate(_, position)] => (position.p50, position.p90, position.estimate),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_likely_start_is_learned_and_compared_with_the_start() {
+    let mut state = state(1, "");
+    let (first, actions) = submit(&mut state, 0, timed(10));
+    let run = attempt(&actions);
+    let (second, actions) = submit(&mut state, 0, timed(10));
+    assert_eq!(likely(&actions), (None, None, Some(10.5)), "no task has ended");
+    let actions = state.finish_run(at(1_000), finished(first, run, RunOutcome::Done));
+    let run = attempt(&actions);
+    assert_eq!(state.status().counts.estimates.within, WithinCounts::default());
+    // Tasks of this class run for a second.
+    let (third, actions) = submit(&mut state, 1_000, timed(10));
+    let (Some(p50), Some(p90), Some(bound)) = likely(&actions) else { panic!("{actions:?}") };
+    assert!((0.8..1.3).contains(&p50) && p50 <= p90 && p90 <= bound, "{p50}, {p90}, {bound}");
+    submit(&mut state, 1_000, timed(10));
+    // The next task starts by p50, the one after it later than both.
+    let actions = state.finish_run(at(1_500), finished(second, run, RunOutcome::Done));
+    let run = attempt(&actions);
+    state.finish_run(at(11_000), finished(third, run, RunOutcome::Done));
+    let counts = state.status().counts;
+    assert_eq!(counts.estimates.within, WithinCounts { p50: 1, p90: 0, late: 1 });
+    assert_eq!(counts.classes[1].estimates.within, counts.estimates.within);
+    assert_eq!(counts.estimates.estimates_met, 3);
 }
 
 #[test]

@@ -65,10 +65,11 @@ function connect(path, onFrame, onClose) {
 }
 
 // The remaining time in the queue counts down between two messages.
-let due = null;
+let due = { p50: null, p90: null, estimate: null };
 function showQueue(position) {
   at('queue').hidden = !position;
-  due = position && position.estimate !== null ? performance.now() + position.estimate * 1000 : null;
+  const received = performance.now();
+  for (const name in due) due[name] = typeof position?.[name] === 'number' ? received + position[name] * 1000 : null;
   if (!position) return;
   at('ahead').textContent = position.ahead === 0 ? 'You are next.' : `${position.ahead} ahead of you.`;
   at('why').textContent = `Why: ${position.words}.`;
@@ -76,8 +77,10 @@ function showQueue(position) {
 }
 
 function countDown() {
-  const seconds = due === null ? null : Math.max(0, Math.ceil((due - performance.now()) / 1000));
-  at('left').textContent = seconds === null ? 'No estimate yet.' : `At most ${seconds} s.`;
+  const left = (moment) => Math.max(0, Math.ceil((moment - performance.now()) / 1000));
+  const [p50, p90] = [left(due.p50), left(due.p90)];
+  const likely = due.p90 === null ? '' : `Probably in ${p50 === p90 ? p50 : `${p50} to ${p90}`} s. `;
+  at('left').textContent = due.estimate === null ? 'No estimate yet.' : `${likely}At most ${left(due.estimate)} s.`;
 }
 setInterval(() => { if (!at('queue').hidden) countDown(); }, 250);
 
