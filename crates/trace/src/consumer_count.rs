@@ -4,6 +4,7 @@
 //! intervals whose length doubles as it grows.
 
 use crate::figures::WaitCurve;
+use crate::tasks::RunSamples;
 
 /// The most intervals.
 const INTERVALS_MAX: usize = 512;
@@ -11,6 +12,13 @@ const INTERVALS_MAX: usize = 512;
 const FIRST_WIDTH: u64 = 1_000;
 /// A task that starts within this time did not wait for a consumer, in microseconds.
 const WAITED_MIN: u64 = 1_000;
+
+/// The most free consumers that are remembered.
+const FREE_MAX: usize = 1 << 16;
+/// A consumer that needs this many times as long as usual was away.
+const AWAY_FACTOR: i64 = 10;
+/// Intervals are at least this many times as long as a consumer needs between two deliveries, so that all are seen at work.
+const TURNAROUNDS_MIN: u64 = 20;
 
 /// The number of tasks at once over time.
 #[derive(Clone, Debug)]
@@ -22,6 +30,10 @@ pub struct ConsumerCount {
     /// The interval up to which waiting is marked.
     marked: u64,
     waits: WaitCurve,
+    /// When deliveries ended whose consumer did not begin another one, the latest last.
+    free: Vec<u64>,
+    /// How long consumers needed from the end of a delivery to the next one while tasks waited.
+    turnarounds: RunSamples,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,6 +53,8 @@ impl Default for ConsumerCount {
             most: 0,
             marked: 0,
             waits: WaitCurve::default(),
+            free: Vec::new(),
+            turnarounds: RunSamples::default(),
         }
     }
 }
@@ -56,8 +70,28 @@ impl ConsumerCount {
         &self.waits
     }
 
+    /// The mean time that a consumer needs from the end of a delivery to the next one while tasks wait, in microseconds. Consumers
+    /// that were away do not count.
+    pub fn turnaround(&self) -> u64 {
+        let mut samples = self.turnarounds.runs().to_vec();
+        samples.sort_unstable();
+        let Some(median) = samples.get(samples.len() / 2).copied() else { return 0 };
+        samples.retain(|sample| *sample <= median.saturating_mul(AWAY_FACTOR));
+        (samples.iter().sum::<i64>() / samples.len().max(1) as i64).unsigned_abs()
+    }
+
+    /// The rules of the tube change: it may have been paused.
+    pub(crate) fn forget_free(&mut self) {
+        self.free.clear();
+    }
+
     /// A delivery begins after a wait.
     pub(crate) fn begin(&mut self, at: u64, wait: u64) {
+        if let Some(free) =
+            self.free.pop().map(|free| at.saturating_sub(free)).filter(|free| *free <= wait)
+        {
+            self.turnarounds.add(free as i64);
+        }
         self.running += 1;
         self.most = self.most.max(self.running);
         self.update(at);
@@ -72,6 +106,9 @@ impl ConsumerCount {
         self.update(at);
         self.running = self.running.saturating_sub(1);
         self.update(at);
+        if self.free.len() < FREE_MAX {
+            self.free.push(at);
+        }
     }
 
     /// A task waited from one moment to another.
@@ -119,6 +156,12 @@ impl ConsumerCount {
     /// The number of consumers over time: when it becomes how many. While no task waits, all that were ever seen count; after
     /// the end of the trace, as many as at its end.
     pub(crate) fn over_time(&self, end: u64) -> Vec<(u64, u32)> {
+        let shortest = self.turnaround().saturating_mul(TURNAROUNDS_MIN);
+        if self.width < shortest && self.intervals.len() > 1 {
+            let mut longer = self.clone();
+            longer.halve();
+            return longer.over_time(end);
+        }
         let mut changes: Vec<(u64, u32)> = Vec::new();
         let count = |interval: &Interval| {
             if interval.has_waiting { interval.most } else { self.most }

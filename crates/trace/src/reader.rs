@@ -269,6 +269,7 @@ impl TraceBuilder {
         known.name = name;
         match options {
             Some(options) if known.options.is_some() => {
+                known.consumers.forget_free();
                 self.change(now, tube, ChangeKind::Options(options))
             }
             Some(options) => {

@@ -52,6 +52,15 @@ pub struct RecordedTube {
     pub(crate) samples: RunSamples,
 }
 
+impl RecordedTube {
+    /// Whether tasks wait for other reasons than a consumer: a rate limit, a semaphore, or their sub-queue.
+    pub(crate) fn has_other_reasons(&self) -> bool {
+        self.options.as_ref().is_some_and(|options| {
+            options.rate.is_some() || options.semaphore.is_some() || options.kind.has_subqueues()
+        })
+    }
+}
+
 /// A task.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TaskRow {
@@ -105,7 +114,7 @@ pub(crate) enum ChangeKind {
 }
 
 /// A part of the run times of a tube, evenly chosen.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct RunSamples {
     runs: Vec<i64>,
     stride: u64,
@@ -130,6 +139,10 @@ impl RunSamples {
             self.runs.push(run);
         }
         self.seen += 1;
+    }
+
+    pub fn runs(&self) -> &[i64] {
+        &self.runs
     }
 
     /// The run time of a task that has none.

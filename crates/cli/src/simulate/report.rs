@@ -32,6 +32,9 @@ struct SideJson {
     max: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     drain: Option<f64>,
+    /// How long a consumer needs from the end of a delivery to the next one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    turnaround: Option<f64>,
     /// Tasks that nothing can take.
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting: Option<u64>,
@@ -65,6 +68,7 @@ impl<'a> Report<'a> {
             recorded: Some(SideJson {
                 consumers: Some(recorded.consumers.most()),
                 drain: Some(seconds(recorded_drain(recorded))),
+                turnaround: Some(seconds(recorded.consumers.turnaround())),
                 ..SideJson::new(old)
             }),
             simulated: Some(SideJson {
@@ -175,6 +179,7 @@ impl SideJson {
             p99: seconds(p99),
             max: seconds(max),
             drain: None,
+            turnaround: None,
             waiting: None,
         }
     }

@@ -25,14 +25,16 @@ use crate::tasks::{Change, ChangeKind, TaskRow, Trace};
 /// Maximum number of tasks that one tick moves.
 const TICK_LIMIT: usize = 1_000;
 
-/// The end of a delivery.
+/// The end of a delivery, or the moment at which its consumer takes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct DeliveryEnd {
     at: i64,
     row: u32,
-    /// The task in the machine.
+    /// The task in the machine; [`CONSUMER`] if its consumer takes again.
     id: u32,
 }
+
+const CONSUMER: u32 = u32::MAX;
 
 /// A change of the number of consumers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -169,9 +171,19 @@ impl<'a> TubeReplay<'a> {
             self.ends.pop();
             let row = &self.trace.rows[end.row as usize];
             let number = row.tube;
+            if end.id == CONSUMER {
+                self.free_consumer(number);
+                continue;
+            }
             let ending = self.ending(end.row, row);
             self.found.tubes[number as usize].end(end.at);
-            self.free_consumer(number);
+            self.leave_limits(number);
+            match self.tubes[number as usize].turnaround {
+                0 => self.free_consumer(number),
+                more => {
+                    self.ends.push(Reverse(DeliveryEnd { at: now + more, id: CONSUMER, ..end }))
+                }
+            }
             let tube = &mut self.tubes[number as usize];
             let item =
                 |finish| FinishItem { id: TaskId(u64::from(end.id)), holder: Holder::Any, finish };
@@ -203,11 +215,15 @@ impl<'a> TubeReplay<'a> {
         self.trace.replayed_delivery(index, nth as usize).ending
     }
 
-    /// A delivery of a tube ended: its consumer is idle, and tubes that wait for a limit of it go on.
+    /// A consumer of a tube can take again.
     fn free_consumer(&mut self, number: u32) {
         let pool = self.tubes[number as usize].pool;
         self.pools[pool as usize].running -= 1;
         self.touch(pool);
+    }
+
+    /// A delivery of a tube ended: tubes that wait for a limit of it go on.
+    fn leave_limits(&mut self, number: u32) {
         for at in 0..self.tubes[number as usize].limits.len() {
             let limit = &mut self.limits[self.tubes[number as usize].limits[at] as usize];
             limit.running -= 1;
@@ -303,7 +319,7 @@ impl<'a> TubeReplay<'a> {
     }
 
     fn is_running(&self, row: u32) -> bool {
-        self.ends.iter().any(|end| end.0.row == row)
+        self.ends.iter().any(|end| end.0.row == row && end.0.id != CONSUMER)
     }
 
     /// Puts the tasks of this moment.
@@ -502,10 +518,7 @@ fn is_given(trace: &Trace, scenario: &Scenario, tube: usize) -> bool {
 fn recorded_consumers(trace: &Trace, scenario: &Scenario, pools: &[u32]) -> Vec<ConsumerChange> {
     let mut changes = Vec::new();
     for (number, tube) in trace.tubes.iter().enumerate() {
-        let has_other_reasons = tube.options.as_ref().is_some_and(|options| {
-            options.rate.is_some() || options.semaphore.is_some() || options.kind.has_subqueues()
-        });
-        if has_other_reasons || is_given(trace, scenario, number) {
+        if tube.has_other_reasons() || is_given(trace, scenario, number) {
             continue;
         }
         let pool = pools[number];

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use taskyard_core::{Body, FinishItem, NewTask, RateLimit, TubeChange, TubeName, TubeOptions};
 
 use super::scenario::{PriorityChange, Scenario, semaphore};
-use crate::tasks::{ChangeKind, Trace};
+use crate::tasks::{ChangeKind, RecordedTube, Trace};
 
 /// Puts and acks of a plain tube are sent to the machine in groups of this size.
 pub(super) const GROUP: usize = 256;
@@ -17,6 +17,8 @@ pub(super) struct TubeState {
     pub options: TubeOptions,
     /// The consumers that take from it.
     pub pool: u32,
+    /// How long its consumers need from the end of a delivery to the next one, in microseconds.
+    pub turnaround: i64,
     /// The limits that it shares.
     pub limits: Vec<u32>,
     /// Whether it is in the queue of its pool, or waits for a limit.
@@ -128,6 +130,7 @@ impl TubeState {
             name,
             options,
             pool,
+            turnaround: turnaround(recorded),
             limits: Vec::new(),
             is_queued: false,
             rows: Vec::new(),
@@ -165,6 +168,12 @@ impl TubeState {
             ..TubeChange::default()
         }
     }
+}
+
+/// Where tasks wait for other reasons than a consumer, it is not known what consumers need.
+fn turnaround(tube: &RecordedTube) -> i64 {
+    let has_reasons = tube.has_other_reasons();
+    if has_reasons { 0 } else { i64::try_from(tube.consumers.turnaround()).unwrap_or(0) }
 }
 
 /// Finds the tubes whose tasks are only in the order of their puts: without sub-queues, times and different priorities.
