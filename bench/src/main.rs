@@ -28,6 +28,7 @@ mod report;
 mod resident;
 mod schedules;
 mod semaphores;
+mod simulate;
 mod sql;
 mod tarantool;
 mod workers;
@@ -101,6 +102,8 @@ enum Part {
     Keys,
     /// Estimates of starts, compared with the starts in a simulation.
     Estimates,
+    /// The replay of a trace.
+    Simulate,
     /// Idle schedules, and many that are due together.
     Schedules,
     /// Puts over HTTP.
@@ -227,6 +230,9 @@ async fn measure(args: &Args, folder: &Path) -> Result<Report> {
     measure_tubes(&mut report, folder, size, wanted).await?;
     if wanted(Part::Estimates) {
         estimates::measure(&mut report, size);
+    }
+    if wanted(Part::Simulate) {
+        simulate::measure(&mut report, size)?;
     }
     if wanted(Part::Schedules) {
         schedules::measure(&mut report, folder, size).await?;

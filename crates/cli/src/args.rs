@@ -20,6 +20,7 @@ use crate::put::PutArgs;
 use crate::schedule::ScheduleArgs;
 use crate::semaphore::SemaphoreArgs;
 use crate::serve::ServeArgs;
+use crate::simulate::SimulateArgs;
 use crate::sql::SqlArgs;
 use crate::stats::StatsArgs;
 use crate::take::TakeArgs;
@@ -103,6 +104,8 @@ pub enum Verb {
     Task(ShowTaskArgs),
     /// Show when waiting tasks will start.
     When(WhenArgs),
+    /// Replay a recorded trace with other consumers, limits and priorities, and show the waits.
+    Simulate(SimulateArgs),
     /// Show the number of tasks and calls of each tube.
     Stats(StatsArgs),
     /// Check that the server runs and can write to its store.

@@ -7,6 +7,7 @@ use taskyard_core::{Error, TubeName};
 use taskyard_server::BindError;
 use taskyard_store::OpenError;
 use taskyard_store::copy::CopyError;
+use taskyard_trace::CreateError;
 use taskyard_wire::{Code, Exit};
 
 use crate::output::{note, quoted};
@@ -117,6 +118,9 @@ fn exit_of_start(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
         ) => return Some(Exit::AddressBusy),
         Some(_) => return None,
         None => {}
+    }
+    if let Some(CreateError::Exists(_)) = cause.downcast_ref() {
+        return Some(Exit::Refused);
     }
     match cause.downcast_ref()? {
         OpenError::InUse(_) => Some(Exit::FolderBusy),

@@ -26,6 +26,7 @@ mod put;
 mod schedule;
 mod semaphore;
 mod serve;
+mod simulate;
 mod sql;
 mod stats;
 mod take;
@@ -55,6 +56,7 @@ mod peers;
 mod progress;
 mod secret_file;
 mod service_manager;
+mod sparkline;
 mod table;
 mod tls;
 mod units;
@@ -93,6 +95,7 @@ fn main() -> ExitCode {
         Verb::Tasks(args) => tasks::list(args),
         Verb::Task(args) => tasks::show(args),
         Verb::When(args) => when::run(args),
+        Verb::Simulate(args) => simulate::run(args),
         Verb::Stats(args) => stats::run(args),
         Verb::Health(args) => health::run(args),
         Verb::Top(args) => top::run(args),

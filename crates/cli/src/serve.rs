@@ -13,7 +13,7 @@ use taskyard::host_name;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::{
     METRICS_TUBES_MAX, PAGE_SESSION_SECS_MAX, PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX,
-    SERIES_TUBES_MAX, TUBES_PER_USER_MAX,
+    SERIES_TUBES_MAX, TRACE_BYTES_DEFAULT, TUBES_PER_USER_MAX,
 };
 use taskyard_core::service::Service;
 use taskyard_core::{Command, Execute, Reply, Span, TubeName};
@@ -23,6 +23,7 @@ use taskyard_server::{
 };
 use taskyard_sql::Source;
 use taskyard_store::{OpenOptions, Store};
+use taskyard_trace::{CreateError, Recorder, TraceFile};
 use taskyard_wire::Exit;
 use taskyard_worker::ManagerService;
 use tokio::runtime::Runtime;
@@ -53,6 +54,7 @@ Examples:
   taskyard serve --store memory:                   keep tasks in memory only
   taskyard serve --sql tasks.json --database postgres://db/postgres
   taskyard serve --contract queues.yaml            refuse puts that its workers cannot decode
+  taskyard serve --record monday.trace             for: taskyard simulate monday.trace
 
 Ctrl-C or SIGTERM stops the server; everything that was acknowledged is on disk.
 TASKYARD_LOG=debug logs more.")]
@@ -119,6 +121,13 @@ pub struct ServeArgs {
     /// Refuse puts that do not match this contract of typed queues, a YAML file; may be repeated.
     #[arg(long, value_name = "FILE")]
     contract: Vec<PathBuf>,
+    /// Record puts, takes and finishes with times and sizes, without payloads, into this new file; see taskyard simulate.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Maximum size of that file; then the recording ends and the server continues.
+    #[arg(long, value_name = "SIZE", value_parser = units::size, requires = "record")]
+    #[arg(default_value_t = Size(TRACE_BYTES_DEFAULT as usize))]
+    record_max: Size,
     /// Run no manager of typed workers; other servers of the store do.
     #[arg(long)]
     no_manager: bool,
@@ -178,9 +187,8 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let durable = store.capabilities().durable;
     let (durability, unsupported) = (store.durability(), store.unsupported());
     runtime.block_on(async {
-        let engine = args.engine(store, contracts);
-        let tubes = tubes(&engine).await?;
-        let opened_in = started.elapsed();
+        let (engine, trace) = args.engine(store, contracts)?;
+        let (tubes, opened_in) = (tubes(&engine).await?, started.elapsed());
         let opened = OpenedStore { url, durable, durability, unsupported, tubes, opened_in };
         let (stop, again) = (StopSignals::new()?, StopSignals::new()?);
         let services = &mut listeners.config.services;
@@ -220,6 +228,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
             }
         };
         server.run(stopping).await.context("cannot stop the server")?;
+        trace.into_iter().for_each(TraceFile::join);
         let text = if is_pool_alone(&args) { "stopped".into() } else { stop_message(&opened) };
         let _ = output::line(text);
         Ok(Exit::Ok)
@@ -262,6 +271,9 @@ impl ServeArgs {
             return Err(
                 UsageError(format!("--payload-max is more than the maximum of {most}")).into()
             );
+        }
+        if let Some(file) = self.record.as_ref().filter(|file| file.exists()) {
+            return Err(CreateError::Exists(file.clone()).into());
         }
         let (access, users_file) = self.access.config()?;
         if let Some(address) = self.iproto.open_address().filter(|_| access.users.is_empty()) {
@@ -306,18 +318,32 @@ impl ServeArgs {
         Ok(Some(pool::HostedPool::start(file, redis, ca).await?))
     }
 
-    /// Starts the engine, which refuses puts that do not match a contract.
-    fn engine(&self, store: Box<dyn Store>, contracts: ContractCheck) -> Engine {
+    /// Starts the engine, which refuses puts that do not match a contract, and the trace, if one is recorded.
+    fn engine(
+        &self,
+        store: Box<dyn Store>,
+        contracts: ContractCheck,
+    ) -> Result<(Engine, Option<TraceFile>), CreateError> {
+        let (trace, recorder) = self.start_record()?.unzip();
         let settings = Settings {
             payload_bytes_max: self.payload_max.0,
             series_tubes_max: self.series_tubes.into(),
             ..Settings::default()
         };
-        let engine = Engine::start(store, Arc::new(SystemClock::new()), settings);
+        let clock = Arc::new(SystemClock::new());
+        let engine = Engine::start_recorded(store, clock, settings, recorder);
         if self.contract.is_empty() {
-            return engine;
+            return Ok((engine, trace));
         }
-        engine.with_put_check(Arc::new(move |tube, tasks| contracts.check(tube, tasks)))
+        let check = Arc::new(move |tube: &_, tasks: &_| contracts.check(tube, tasks));
+        Ok((engine.with_put_check(check), trace))
+    }
+
+    /// Creates the trace, if one is recorded.
+    fn start_record(&self) -> Result<Option<(TraceFile, Recorder)>, CreateError> {
+        let Some(file) = &self.record else { return Ok(None) };
+        let bytes_max = u64::try_from(self.record_max.0).unwrap_or(u64::MAX);
+        TraceFile::create(file, bytes_max).map(Some)
     }
 
     /// Starts SQL tasks, if they are configured.
@@ -424,18 +450,23 @@ fn start_message(server: &Server, opened: &OpenedStore, args: &ServeArgs, hosted
     };
     let opened_in = opened.opened_in.as_secs_f64();
     let token = if server.needs_token() { "token needed" } else { "no token needed" };
+    let record = args
+        .record
+        .as_ref()
+        .map(|file| format!("\x20 record {} (at most {})\n", file.display(), args.record_max));
     format!(
         "taskyard {}\n\
          \x20 store  {} ({durable})\n\
          {unsupported}\x20 tasks  {tasks} in {tubes}, opened in {opened_in:.2} s\n\
          \x20 http   {} ({token})\n\
-         \x20 iproto {}\n{hosted}\n\
+         \x20 iproto {}\n{}{hosted}\n\
          Try in another terminal:\n{}\n\
          Ctrl-C stops it.\n",
         env!("CARGO_PKG_VERSION"),
         opened.url,
         listen_addresses::line(server),
         iproto::line(server, &args.iproto),
+        record.unwrap_or_default(),
         match is_pool_alone(args) {
             true => pool::to_paste(&program(), &server.url(), &args.access.client_flags(server)),
             false => to_paste(server, &free_name(&opened.tubes), args),

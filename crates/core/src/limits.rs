@@ -184,3 +184,9 @@ pub const AUDIT_LINE_BYTES_MAX: usize = 16 << 10;
 pub const AUDIT_WAITING_MAX: usize = 1_000;
 /// How many refused attempts of one user get an audit entry in a minute; others are counted.
 pub const AUDIT_REFUSED_PER_MINUTE_MAX: u64 = 60;
+/// Memory for recorded events that are not written to the trace yet, in bytes; further events are dropped and counted.
+pub const TRACE_BUFFER_BYTES: usize = 4 << 20;
+/// Default for the maximum size of a trace, in bytes.
+pub const TRACE_BYTES_DEFAULT: u64 = 1 << 30;
+/// Maximum number of tasks in a trace that is replayed.
+pub const TRACE_TASKS_MAX: usize = 50_000_000;

@@ -14,6 +14,7 @@ use taskyard_core::{
     TubeName,
 };
 use taskyard_store::{Capabilities, Store, StoreHealth};
+use taskyard_trace::Recorder;
 use tokio::sync::oneshot;
 
 use crate::clock::Clock;
@@ -80,6 +81,16 @@ pub(crate) struct EngineInner {
 impl Engine {
     /// Starts the loop on its own thread. Embedded stores do their work on that thread, too.
     pub fn start(store: Box<dyn Store>, clock: Arc<dyn Clock>, settings: Settings) -> Self {
+        Engine::start_recorded(store, clock, settings, None)
+    }
+
+    /// The same, and records what passes through the loop. The recorder is dropped when the loop ends.
+    pub fn start_recorded(
+        store: Box<dyn Store>,
+        clock: Arc<dyn Clock>,
+        settings: Settings,
+        recorder: Option<Recorder>,
+    ) -> Self {
         let store: Arc<dyn Store> = store.into();
         let inbox = Arc::new(Inbox::default());
         clock.watch(Waker::from(inbox.clone()));
@@ -90,7 +101,7 @@ impl Engine {
             // released.
             let ending = ending;
             let (inbox, store, clock) = running;
-            let outcome = EventLoop::new(inbox, store, clock, settings).run();
+            let outcome = EventLoop::new(inbox, store, clock, settings, recorder).run();
             ending.orderly(outcome);
         });
         if let Err(error) = spawned {

@@ -12,6 +12,7 @@ use std::thread::{self, Thread};
 
 use taskyard_core::{Command, Effects, Error, NewEvents, Reply, Result, Timestamp, TubeName};
 use taskyard_store::{Executed, Store};
+use taskyard_trace::Recorder;
 
 use crate::admit::OrderGuard;
 use crate::clock::Clock;
@@ -24,6 +25,7 @@ use crate::schedules::Scheduler;
 use crate::series::{Collector, Notes};
 use crate::tick::Ticks;
 use crate::timeline::Timeline;
+use crate::trace_notes::TraceNotes;
 use crate::waiters::{Side, WaiterId, Waiters, Waiting};
 use crate::workers::{WorkerInfo, WorkerNotes, WorkerRegistry};
 
@@ -67,6 +69,8 @@ pub(crate) struct EventLoop {
     pub(crate) series: Option<Collector>,
     /// The workers, unless none are remembered.
     pub(crate) workers: Option<WorkerRegistry>,
+    /// The trace, if one is recorded.
+    pub(crate) recorder: Option<Recorder>,
 }
 
 /// A batch for the store, and where each of its replies goes.
@@ -80,6 +84,8 @@ pub(crate) struct Batch {
     notes: Notes,
     /// The same for the list of workers.
     worker_notes: WorkerNotes,
+    /// The same for the trace.
+    trace_notes: TraceNotes,
 }
 
 /// The source of a command in a batch.
@@ -101,7 +107,7 @@ pub(crate) enum Origin {
     Fire(usize),
     /// From the loop: returns tasks that no caller received.
     Return,
-    /// From the loop: reads depths for the time series.
+    /// From the loop: reads depths for the time series, or options for the trace.
     Sample,
 }
 
@@ -112,6 +118,7 @@ impl EventLoop {
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         settings: Settings,
+        recorder: Option<Recorder>,
     ) -> Self {
         let Settings { series_tubes_max, workers_max, fires_schedules, .. } = settings;
         let timeline = Timeline::new(clock, store.time());
@@ -146,6 +153,7 @@ impl EventLoop {
             keys_freed_early: 0,
             series: (series_tubes_max > 0).then(series),
             workers: (workers_max > 0).then(|| WorkerRegistry::new(workers_max)),
+            recorder,
         }
     }
 
@@ -165,7 +173,9 @@ impl EventLoop {
     pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
         let waiting = [self.waiters.next_deadline(), self.listeners.next_deadline()];
         let sample = self.series.as_ref().and_then(Collector::next_sample);
-        let due = [self.ticks.next(), self.scheduler.next(), self.next_poll, sample];
+        let wants_options = self.recorder.as_ref().is_some_and(Recorder::has_unread);
+        let options = wants_options.then_some(self.now);
+        let due = [self.ticks.next(), self.scheduler.next(), self.next_poll, sample, options];
         let deadlines = due.into_iter().chain(waiting);
         deadlines.flatten().min()
     }
@@ -205,6 +215,11 @@ impl EventLoop {
         if let Some(series) = &mut self.series {
             for command in series.sample(self.now) {
                 self.batch.push(Origin::Sample, command);
+            }
+        }
+        if let Some(recorder) = &mut self.recorder {
+            for tube in recorder.take_unread() {
+                self.batch.push(Origin::Sample, Command::Tubes { tube: Some(tube) });
             }
         }
         if let Some(tick) = self.ticks.due(self.now) {
@@ -308,13 +323,16 @@ impl EventLoop {
         progress
     }
 
-    /// Notes the commands of a batch for the time series and the list of workers.
+    /// Notes the commands of a batch for the time series, the list of workers and the trace.
     pub(crate) fn note_commands(&mut self, commands: &[Command], batch: &mut Batch) {
         if let Some(series) = &mut self.series {
             series.note(commands, &mut batch.notes);
         }
         if let Some(workers) = &mut self.workers {
             workers.note(commands, &mut batch.worker_notes);
+        }
+        if let Some(recorder) = &self.recorder {
+            batch.trace_notes.note(commands, self.timeline.to_wall(self.now), recorder);
         }
     }
 
@@ -340,6 +358,14 @@ impl EventLoop {
         }
         if let Some(workers) = &mut self.workers {
             workers.observe(self.now, &mut batch.worker_notes, &executed.replies);
+        }
+        if let Some(recorder) = &mut self.recorder {
+            let failed = &executed.effects.failed;
+            batch.trace_notes.record(self.now, &executed.replies, failed, recorder);
+            // The file has its maximum size.
+            if !recorder.is_open() {
+                self.recorder = None;
+            }
         }
         self.distribute(batch, executed)
     }

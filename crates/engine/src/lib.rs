@@ -26,6 +26,7 @@ mod series;
 mod shutdown;
 mod tick;
 mod timeline;
+mod trace_notes;
 mod waiters;
 mod wake;
 mod workers;

@@ -17,6 +17,7 @@ use taskyard_core::{
     Span, StoredSchedule, Timestamp, TubeName,
 };
 use taskyard_timezone::NamedZones;
+use taskyard_trace::PutFacts;
 
 use crate::event_loop::{EventLoop, Origin};
 use crate::held_schedules::HeldSchedules;
@@ -344,6 +345,7 @@ impl EventLoop {
 
     /// Applies the reply of a command that fired a schedule.
     pub fn record_fire(&mut self, index: usize, reply: Result<Reply>) {
+        self.trace_fire(index, &reply);
         if let Some((tube, count)) = self.scheduler.added(index, &reply)
             && let Some(series) = &mut self.series
         {
@@ -351,6 +353,20 @@ impl EventLoop {
         }
         if let Some(next) = self.scheduler.record(index, reply, self.now) {
             self.scheduler.request(self.of_schedule(next));
+        }
+    }
+
+    /// Records the tasks that a schedule added.
+    fn trace_fire(&mut self, index: usize, reply: &Result<Reply>) {
+        let Some(recorder) = &mut self.recorder else { return };
+        let Some(fire) = self.scheduler.sent.get(index) else { return };
+        if let Ok(Reply::Schedule(ScheduleReply::Fired(Some(placed)))) = reply {
+            let wall = self.timeline.to_wall(self.now);
+            let facts = PutFacts::of(&fire.template, wall, |subqueue| recorder.hash(subqueue));
+            let mut sink = recorder.sink(self.now);
+            for added in placed.iter().filter(|placed| !placed.existing) {
+                sink.put(&fire.tube, added.id.0, facts);
+            }
         }
     }
 

@@ -241,6 +241,20 @@ const RULES: &[Rule] = &[
         instead: "it reads certificates and decides which are trusted: sockets belong to who opens them",
     },
     Rule {
+        package: "taskyard-trace",
+        unreachable: &[
+            "tokio",
+            "serde",
+            "taskyard-store",
+            "taskyard-engine",
+            "taskyard-wire",
+            "taskyard-server",
+            "taskyard",
+        ],
+        unnamed: &[],
+        instead: "a trace is recorded and replayed by the rules of the core alone: printing belongs to the CLI",
+    },
+    Rule {
         package: "taskyard-timezone",
         unreachable: &["tokio", "serde", "taskyard-store", "taskyard-engine", "taskyard"],
         unnamed: &[],

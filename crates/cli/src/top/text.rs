@@ -3,6 +3,7 @@
 use super::columns::Column;
 use super::sample::{Durations, Percentiles, Rates, Report, Row};
 use crate::output::printable;
+use crate::sparkline::blocks;
 use crate::units;
 
 /// The text of a cell, for a narrow screen.
@@ -134,14 +135,8 @@ pub const RATES: [(&str, OneRate); 3] =
 
 /// The newest of these as bars, the highest of them eight eighths high.
 pub fn spark(values: &[f64], width: usize) -> String {
-    const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let newest = &values[values.len().saturating_sub(width)..];
-    let highest = newest.iter().copied().fold(0.0, f64::max);
-    let bar = |value: &f64| {
-        let eighths = if highest > 0.0 { (value / highest * 8.0).ceil() } else { 0.0 };
-        BARS[(eighths as usize).min(8)]
-    };
-    newest.iter().map(bar).collect()
+    blocks(newest, newest.iter().copied().fold(0.0, f64::max))
 }
 
 #[cfg(test)]

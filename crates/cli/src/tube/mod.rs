@@ -1,7 +1,7 @@
 //! `tube`: creates, changes, shows and removes tubes.
 
 mod change;
-mod pace;
+pub mod pace;
 mod show;
 
 use clap::{Args, Subcommand};

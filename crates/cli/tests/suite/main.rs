@@ -20,6 +20,7 @@ mod schedules;
 mod secrets;
 mod semaphores;
 mod serve;
+mod simulate;
 mod sql;
 mod storms;
 mod tasks;

@@ -18,6 +18,7 @@ mod several_engines;
 mod shutdown;
 mod storm;
 mod time;
+mod trace;
 mod waiting;
 mod wall_clock;
 mod workers;

@@ -1,0 +1,583 @@
+//! Reads the file of a trace into memory, and finds the deliveries of each task.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use taskyard_core::limits::{TRACE_BUFFER_BYTES, TRACE_TASKS_MAX, TUBES_MAX};
+use taskyard_core::{Span, TubeName, TubeOptions};
+
+use crate::codec::{EventReader, Malformed};
+use crate::event::{Ending, Event, PutFacts, TakeFacts};
+use crate::file::{BLOCK_EXTRA_BYTES, BLOCK_HEADER_BYTES, HEADER_BYTES, MAGIC};
+use crate::tasks::{
+    Change, ChangeKind, NO_DELIVERY, RecordedDelivery, RecordedTube, TaskDetails, TaskRow, Trace,
+};
+
+/// The most tasks, tubes and other changes that are read.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadLimits {
+    /// The most tasks; as many changes of tubes, deletes and kicks are read at most.
+    pub tasks: usize,
+    /// The most tubes.
+    pub tubes: usize,
+}
+
+impl Default for ReadLimits {
+    fn default() -> Self {
+        ReadLimits { tasks: TRACE_TASKS_MAX, tubes: TUBES_MAX }
+    }
+}
+
+/// Why a trace cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The system refused to read it.
+    #[error("cannot read the trace: {0}")]
+    Io(#[from] io::Error),
+    /// The system refused to open it.
+    #[error("cannot open the trace {}: {source}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// It is another file.
+    #[error("this is not a trace of this version; record one with: taskyard serve --record FILE")]
+    NotTrace,
+    /// It is damaged.
+    #[error(
+        "the trace is damaged at byte {offset}: {what}; use a copy that is not, or record another"
+    )]
+    Damaged {
+        /// Where, in bytes from the beginning of the file.
+        offset: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// It has too many tasks, tubes or changes.
+    #[error("the trace has more than {limit} {what}; record a shorter time (--record-max)")]
+    TooLarge {
+        /// What there are too many of.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+}
+
+/// Reads a file; `progress` gets the number of bytes that are read, from time to time.
+pub fn read_file(
+    path: &Path,
+    limits: ReadLimits,
+    progress: impl FnMut(u64),
+) -> Result<Trace, ReadError> {
+    let file = File::open(path).map_err(|source| ReadError::Open { path: path.into(), source })?;
+    read(file, limits, progress)
+}
+
+/// Reads a trace; a part of a block at its end is ignored.
+pub fn read(
+    mut from: impl Read,
+    limits: ReadLimits,
+    mut progress: impl FnMut(u64),
+) -> Result<Trace, ReadError> {
+    let mut header = [0; HEADER_BYTES];
+    if fill(&mut from, &mut header)? < HEADER_BYTES || !header.starts_with(MAGIC) {
+        return Err(ReadError::NotTrace);
+    }
+    let wall = header[MAGIC.len()..].try_into().map_or(0, u64::from_le_bytes);
+    let mut builder = TraceBuilder::new(limits, wall);
+    let (mut offset, mut block) = (HEADER_BYTES as u64, Vec::new());
+    loop {
+        let mut head = [0; BLOCK_HEADER_BYTES];
+        match fill(&mut from, &mut head)? {
+            0 => break,
+            BLOCK_HEADER_BYTES => {}
+            _ => {
+                builder.trace.is_torn = true;
+                break;
+            }
+        }
+        let [length, checksum] =
+            [&head[..4], &head[4..]].map(|part| part.try_into().map_or(0, u32::from_le_bytes));
+        let length = length as usize;
+        if length == 0 || length > TRACE_BUFFER_BYTES + BLOCK_EXTRA_BYTES {
+            return Err(ReadError::Damaged { offset, what: "the length of a block is wrong" });
+        }
+        block.resize(length, 0);
+        let count = fill(&mut from, &mut block)?;
+        if count < length {
+            builder.trace.is_torn = true;
+            break;
+        }
+        offset += BLOCK_HEADER_BYTES as u64;
+        if crc32fast::hash(&block) != checksum {
+            // A machine that failed may have written the length of the last block without its bytes.
+            if fill(&mut from, &mut [0])? == 0 {
+                builder.trace.is_torn = true;
+                break;
+            }
+            return Err(ReadError::Damaged { offset, what: "the checksum of a block is wrong" });
+        }
+        builder.add_block(&block, offset)?;
+        offset += length as u64;
+        progress(offset);
+    }
+    Ok(builder.finish())
+}
+
+/// Reads until the buffer is full or the file ends; returns how many bytes.
+fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match from.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// The tube of an event, which must have been introduced.
+fn tube_of(event: &Event) -> Option<u32> {
+    match event {
+        Event::Put { tube, .. }
+        | Event::Take { tube, .. }
+        | Event::Finish { tube, .. }
+        | Event::Delete { tube, .. }
+        | Event::Kick { tube, .. }
+        | Event::Clear { tube }
+        | Event::Lost { tube, .. } => Some(*tube),
+        Event::Tube { .. } | Event::Dropped { .. } | Event::End { .. } => None,
+    }
+}
+
+/// A task that has not ended.
+#[derive(Clone, Copy, Debug)]
+struct LiveTask {
+    row: u32,
+    /// When its delivery began, and after which wait.
+    taken: Option<(i64, i64)>,
+}
+
+/// Mixes the bits of an id.
+#[derive(Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        let mixed = (self.0 ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+type LiveTasks = HashMap<u64, LiveTask, BuildHasherDefault<IdHasher>>;
+
+/// Makes a trace of its events.
+struct TraceBuilder {
+    trace: Trace,
+    limits: ReadLimits,
+    live: Vec<LiveTasks>,
+    /// Whether a task was put before one that comes before it.
+    is_unsorted: bool,
+}
+
+impl TraceBuilder {
+    fn new(limits: ReadLimits, wall_start: u64) -> Self {
+        let trace = Trace { wall_start, ..Trace::default() };
+        TraceBuilder { trace, limits, live: Vec::new(), is_unsorted: false }
+    }
+
+    fn add_block(&mut self, bytes: &[u8], offset: u64) -> Result<(), ReadError> {
+        let mut reader = EventReader::new(bytes);
+        loop {
+            let at = offset + reader.position() as u64;
+            let damaged = |Malformed(what)| ReadError::Damaged { offset: at, what };
+            let Some((time, event)) = reader.next_event().map_err(damaged)? else { return Ok(()) };
+            self.trace.end = self.trace.end.max(time);
+            self.add(time as i64, event, at)?;
+        }
+    }
+
+    fn add(&mut self, now: i64, event: Event, offset: u64) -> Result<(), ReadError> {
+        if let Some(tube) = tube_of(&event)
+            && tube as usize >= self.trace.tubes.len()
+        {
+            // Its introduction may be among the missing events.
+            let what = "an event names an unknown tube";
+            let is_expected = self.trace.dropped > 0;
+            return if is_expected { Ok(()) } else { Err(ReadError::Damaged { offset, what }) };
+        }
+        match event {
+            Event::Tube { tube, name, options } => {
+                self.add_tube(now, tube, name, options, offset)?
+            }
+            Event::Put { tube, id, facts } => self.put(now, tube, id, &facts)?,
+            Event::Take { tube, id, facts } => self.take(now, tube, id, &facts)?,
+            Event::Finish { tube, id, ending } => self.end_delivery(now, tube, id, ending)?,
+            Event::Delete { tube, id } => self.delete(now, tube, id)?,
+            Event::Kick { tube, count } => self.change(now, tube, ChangeKind::Kick { count })?,
+            Event::Clear { tube } => self.clear(now, tube)?,
+            Event::Lost { tube, count } => {
+                let lost = &mut self.trace.tubes[tube as usize].lost;
+                *lost = lost.saturating_add(count);
+            }
+            Event::Dropped { count } => {
+                self.trace.dropped = self.trace.dropped.saturating_add(count);
+            }
+            Event::End { reason } => self.trace.end_reason = Some(reason),
+        }
+        Ok(())
+    }
+
+    fn add_tube(
+        &mut self,
+        now: i64,
+        tube: u32,
+        name: String,
+        options: Option<Box<TubeOptions>>,
+        offset: u64,
+    ) -> Result<(), ReadError> {
+        if TubeName::new(&name).is_err() {
+            return Err(ReadError::Damaged { offset, what: "the name of a tube is invalid" });
+        }
+        let number = tube as usize;
+        if number >= self.limits.tubes {
+            return Err(ReadError::TooLarge { what: "tubes", limit: self.limits.tubes });
+        }
+        if number >= self.trace.tubes.len() {
+            self.trace.tubes.resize_with(number + 1, RecordedTube::default);
+            self.live.resize_with(number + 1, LiveTasks::default);
+        }
+        let known = &mut self.trace.tubes[number];
+        known.name = name;
+        match options {
+            Some(options) if known.options.is_some() => {
+                known.consumers.forget_free();
+                self.change(now, tube, ChangeKind::Options(options))
+            }
+            Some(options) => {
+                known.options = Some(options);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn change(&mut self, at: i64, tube: u32, kind: ChangeKind) -> Result<(), ReadError> {
+        if self.trace.changes.len() >= self.limits.tasks {
+            return Err(ReadError::TooLarge { what: "changes", limit: self.limits.tasks });
+        }
+        self.trace.changes.push(Change { at, tube, kind });
+        Ok(())
+    }
+
+    fn put(&mut self, now: i64, tube: u32, id: u64, facts: &PutFacts) -> Result<(), ReadError> {
+        // Deliveries last as long as they did, so the time to run is not needed.
+        let PutFacts { bytes, pri, delay, ttl, subqueue, attempts_max, .. } = *facts;
+        let details = TaskDetails { delay, ttl, subqueue, attempts_max, deliveries: Vec::new() };
+        let has_details = delay.or(ttl).is_some() || subqueue.is_some() || attempts_max.is_some();
+        let row = self.add_row(now, tube, pri, has_details.then_some(details))?;
+        let known = &mut self.trace.tubes[tube as usize];
+        known.last_put = known.last_put.max(now.unsigned_abs());
+        known.bytes = known.bytes.saturating_add(u64::from(bytes));
+        self.live[tube as usize].insert(id, LiveTask { row, taken: None });
+        Ok(())
+    }
+
+    fn add_row(
+        &mut self,
+        put: i64,
+        tube: u32,
+        pri: Option<u64>,
+        details: Option<TaskDetails>,
+    ) -> Result<u32, ReadError> {
+        let rows = &mut self.trace.rows;
+        if rows.len() >= self.limits.tasks.min(u32::MAX as usize) {
+            return Err(ReadError::TooLarge { what: "tasks", limit: self.limits.tasks });
+        }
+        self.is_unsorted |= rows.last().is_some_and(|last| last.put > put);
+        let details = match details {
+            None => 0,
+            Some(details) => {
+                self.trace.details.push(details);
+                self.trace.details.len() as u32
+            }
+        };
+        let (run, wait) = (NO_DELIVERY, NO_DELIVERY);
+        let (has_pri, pri) = (pri.is_some(), pri.unwrap_or(0));
+        rows.push(TaskRow { put, run, wait, pri, tube, details, has_pri });
+        Ok(rows.len() as u32 - 1)
+    }
+
+    fn take(&mut self, now: i64, tube: u32, id: u64, facts: &TakeFacts) -> Result<(), ReadError> {
+        // What was before the recording does not count.
+        let wait = facts.wait.as_micros().min(now);
+        let live = match self.live[tube as usize].get(&id) {
+            Some(live) => *live,
+            None => LiveTask { row: self.add_earlier(now, tube, facts)?, taken: None },
+        };
+        if let Some((start, waited)) = live.taken {
+            // The end was not seen: a lease expired, or a session ended. It was ready again from then on.
+            let ended = (now - wait).max(start);
+            let ending = Ending::Released { delay: Span::ZERO, counted: true };
+            self.add_delivery(
+                live.row,
+                RecordedDelivery { run: ended - start, wait: waited, ending },
+            );
+            self.trace.tubes[tube as usize].consumers.end(now.unsigned_abs());
+        }
+        let taken = Some((now, wait));
+        self.live[tube as usize].insert(id, LiveTask { taken, ..live });
+        self.trace.tubes[tube as usize].consumers.begin(now.unsigned_abs(), wait.unsigned_abs());
+        Ok(())
+    }
+
+    /// A task whose put was not seen: before the recording, by another server, or by a schedule.
+    fn add_earlier(&mut self, now: i64, tube: u32, facts: &TakeFacts) -> Result<u32, ReadError> {
+        let put = (now - facts.age.as_micros()).max(0);
+        let ready = (now - facts.wait.as_micros()).max(put);
+        let delay = (ready > put).then(|| Span::from_micros(ready - put));
+        let details = TaskDetails { delay, subqueue: facts.subqueue, ..TaskDetails::default() };
+        let has_details = delay.is_some() || facts.subqueue.is_some();
+        self.add_row(put, tube, Some(facts.pri), has_details.then_some(details))
+    }
+
+    fn end_delivery(
+        &mut self,
+        now: i64,
+        tube: u32,
+        id: u64,
+        ending: Ending,
+    ) -> Result<(), ReadError> {
+        let Some(live) = self.live[tube as usize].get_mut(&id) else { return Ok(()) };
+        let row = live.row;
+        let Some((start, wait)) = live.taken.take() else {
+            // An operator buries a task that waits.
+            return self.change(now, tube, ChangeKind::Delete { row });
+        };
+        if ending == Ending::Acked {
+            self.live[tube as usize].remove(&id);
+        }
+        self.add_delivery(row, RecordedDelivery { run: now - start, wait, ending });
+        let known = &mut self.trace.tubes[tube as usize];
+        known.samples.add(now - start);
+        known.consumers.end(now.unsigned_abs());
+        known.last_end = known.last_end.max(now.unsigned_abs());
+        Ok(())
+    }
+
+    fn add_delivery(&mut self, row: u32, delivery: RecordedDelivery) {
+        let Trace { rows, details, .. } = &mut self.trace;
+        let row = &mut rows[row as usize];
+        let known = row.details.checked_sub(1).map(|index| &mut details[index as usize]);
+        let is_first =
+            row.run == NO_DELIVERY && known.as_ref().is_none_or(|d| d.deliveries.is_empty());
+        if is_first && delivery.ending == Ending::Acked {
+            (row.run, row.wait) = (delivery.run, delivery.wait);
+            return;
+        }
+        match known {
+            Some(known) => known.deliveries.push(delivery),
+            None => {
+                details.push(TaskDetails { deliveries: vec![delivery], ..TaskDetails::default() });
+                row.details = details.len() as u32;
+            }
+        }
+    }
+
+    fn delete(&mut self, now: i64, tube: u32, id: u64) -> Result<(), ReadError> {
+        let Some(live) = self.live[tube as usize].get(&id).copied() else { return Ok(()) };
+        if live.taken.is_some() {
+            self.end_delivery(now, tube, id, Ending::Acked)
+        } else {
+            self.live[tube as usize].remove(&id);
+            self.change(now, tube, ChangeKind::Delete { row: live.row })
+        }
+    }
+
+    fn clear(&mut self, now: i64, tube: u32) -> Result<(), ReadError> {
+        let mut live: Vec<_> = std::mem::take(&mut self.live[tube as usize]).into_iter().collect();
+        live.sort_unstable_by_key(|(id, _)| *id);
+        for (_, task) in live {
+            self.end_unfinished(now, tube, &task);
+        }
+        self.change(now, tube, ChangeKind::Clear)
+    }
+
+    /// A delivery without an end lasted until now.
+    fn end_unfinished(&mut self, now: i64, tube: u32, task: &LiveTask) {
+        if let Some((start, wait)) = task.taken {
+            let ending = Ending::Acked;
+            self.add_delivery(task.row, RecordedDelivery { run: now - start, wait, ending });
+            self.trace.tubes[tube as usize].consumers.end(now.unsigned_abs());
+        }
+    }
+
+    fn finish(mut self) -> Trace {
+        let end = self.trace.end;
+        for tube in 0..self.live.len() {
+            let mut live: Vec<_> = std::mem::take(&mut self.live[tube]).into_values().collect();
+            live.sort_unstable_by_key(|task| task.row);
+            for task in &live {
+                self.end_unfinished(end as i64, tube as u32, task);
+                if task.taken.is_none() {
+                    let row = &self.trace.rows[task.row as usize];
+                    let delay = row.details(&self.trace).and_then(|details| details.delay);
+                    let ready = row.put + delay.unwrap_or(Span::ZERO).as_micros();
+                    let has_run = self.trace.delivery(row, 0).is_some();
+                    if (ready as u64) < end && !has_run {
+                        self.trace.tubes[tube].consumers.mark_waiting(ready as u64, end);
+                    }
+                }
+            }
+        }
+        if self.is_unsorted {
+            self.sort();
+        }
+        self.trace
+    }
+
+    /// Brings tasks into the order of their puts.
+    fn sort(&mut self) {
+        let Trace { rows, changes, .. } = &mut self.trace;
+        let mut order: Vec<u32> = (0..rows.len() as u32).collect();
+        order.sort_by_key(|row| rows[*row as usize].put);
+        let sorted = order.iter().map(|row| rows[*row as usize]).collect();
+        let mut places = vec![0; rows.len()];
+        for (place, row) in order.iter().enumerate() {
+            places[*row as usize] = place as u32;
+        }
+        *rows = sorted;
+        for change in changes {
+            if let ChangeKind::Delete { row } = &mut change.kind {
+                *row = places[*row as usize];
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::TraceWriter;
+
+    fn bytes(tasks: u64) -> Vec<u8> {
+        let mut writer = TraceWriter::in_memory(7);
+        let tube = Event::Tube { tube: 0, name: "mail".into(), options: None };
+        writer.append([(0, tube)]);
+        for id in 0..tasks {
+            let (facts, taken) = (PutFacts::default(), TakeFacts::default());
+            writer.append([
+                (id * 10, Event::Put { tube: 0, id, facts }),
+                (id * 10, Event::Take { tube: 0, id, facts: taken }),
+                (id * 10 + 5, Event::Finish { tube: 0, id, ending: Ending::Acked }),
+            ]);
+        }
+        writer.into_bytes()
+    }
+
+    fn read_all(bytes: &[u8]) -> Result<Trace, ReadError> {
+        read(bytes, ReadLimits::default(), |_| ())
+    }
+
+    // A server that is killed leaves a part of a block.
+    #[test]
+    fn every_prefix_of_a_trace_is_readable() {
+        let bytes = bytes(10);
+        let (mut most, mut torn) = (0, 0);
+        for end in 0..=bytes.len() {
+            match read_all(&bytes[..end]) {
+                Ok(trace) => {
+                    assert!(trace.len() >= most && trace.wall_start == 7);
+                    most = trace.len();
+                    torn += usize::from(trace.is_torn);
+                }
+                Err(error) => assert!(end < HEADER_BYTES, "{end}: {error}"),
+            }
+        }
+        assert_eq!(most, 10);
+        assert!(torn > 100);
+    }
+
+    #[test]
+    fn damage_is_reported_with_its_place() {
+        let good = bytes(4);
+        for place in HEADER_BYTES..good.len() {
+            let mut damaged = good.clone();
+            damaged[place] ^= 0x10;
+            match read_all(&damaged) {
+                // The length of a block now reaches behind the end, or the last one is wrong.
+                Ok(trace) => assert!(trace.is_torn, "{place}"),
+                Err(ReadError::Damaged { offset, .. }) => assert!(offset <= place as u64 + 8),
+                Err(error) => panic!("{place}: {error}"),
+            }
+        }
+        assert!(matches!(read_all(b"hello"), Err(ReadError::NotTrace)));
+        assert!(matches!(read_all(b""), Err(ReadError::NotTrace)));
+        let mut writer = TraceWriter::in_memory(0);
+        let put = |tube| Event::Put { tube, id: 0, facts: PutFacts::default() };
+        writer.append([(0, put(3))]);
+        let error = read_all(&writer.into_bytes()).unwrap_err().to_string();
+        assert!(error.contains("damaged at byte 33: an event names an unknown tube"), "{error}");
+        let mut writer = TraceWriter::in_memory(0);
+        writer.append([(0, Event::Dropped { count: 1 }), (0, put(3))]);
+        assert_eq!(read_all(&writer.into_bytes()).unwrap().dropped, 1);
+    }
+
+    #[test]
+    fn tasks_tubes_and_changes_are_limited() {
+        let limited = |bytes: &[u8], tasks, tubes| {
+            read(bytes, ReadLimits { tasks, tubes }, |_| ())
+                .map(drop)
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(limited(&bytes(20), 20, 1), Ok(()));
+        let refused = limited(&bytes(21), 20, 1).unwrap_err();
+        assert!(refused.contains("more than 20 tasks; record a shorter time"), "{refused}");
+        assert!(limited(&bytes(1), 20, 0).unwrap_err().contains("more than 0 tubes"));
+        let mut writer = TraceWriter::in_memory(0);
+        let tube = Event::Tube { tube: 0, name: "mail".into(), options: None };
+        writer.append([(0, tube)]);
+        writer.append((0..3).map(|at| (at, Event::Kick { tube: 0, count: 1 })));
+        assert!(limited(&writer.into_bytes(), 2, 1).unwrap_err().contains("more than 2 changes"));
+        let huge = Event::Tube { tube: u32::MAX, name: "mail".into(), options: None };
+        let mut writer = TraceWriter::in_memory(0);
+        writer.append([(0, huge)]);
+        assert!(limited(&writer.into_bytes(), 2, 10_000).is_err());
+    }
+
+    #[test]
+    fn a_task_whose_put_was_not_seen_comes_before_later_ones() {
+        let mut writer = TraceWriter::in_memory(0);
+        let tube = Event::Tube { tube: 0, name: "mail".into(), options: None };
+        let put = |id| Event::Put { tube: 0, id, facts: PutFacts::default() };
+        let wait = Span::from_micros(60);
+        let facts = TakeFacts { wait, age: Span::from_micros(80), ..TakeFacts::default() };
+        let take = Event::Take { tube: 0, id: 1, facts };
+        let delete = Event::Delete { tube: 0, id: 7 };
+        writer.append([(0, tube), (10, put(7)), (50, put(8)), (100, take), (101, delete)]);
+        let trace = read_all(&writer.into_bytes()).unwrap();
+        let puts: Vec<i64> = trace.rows.iter().map(|row| row.put).collect();
+        assert_eq!(puts, [10, 20, 50]);
+        let details = trace.rows[1].details(&trace).unwrap();
+        assert_eq!(details.delay, Some(Span::from_micros(20)));
+        assert!(matches!(trace.changes[0].kind, ChangeKind::Delete { row: 0 }));
+    }
+}

@@ -1,0 +1,270 @@
+//! Feeds a trace: gives tubes their numbers, hides names of sub-queues, and appends events to the buffer.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, MutexGuard};
+
+use taskyard_core::limits::TUBES_MAX;
+use taskyard_core::{Timestamp, TubeName, TubeOptions};
+
+use crate::buffer::{EventBuffer, PendingEvents};
+use crate::event::{EndReason, Ending, Event, PutFacts, TakeFacts};
+
+/// The side of a trace that the event loop uses. When it is dropped, the trace ends.
+#[derive(Debug)]
+pub struct Recorder {
+    buffer: Arc<EventBuffer>,
+    /// The moment of the first event.
+    start: Option<Timestamp>,
+    tubes: HashMap<TubeName, SeenTube>,
+    next_number: u32,
+    /// Tubes whose options are to be read.
+    unread: Vec<TubeName>,
+    /// Its keys are random and stored nowhere, so that a hash does not tell the name.
+    hasher: RandomState,
+}
+
+#[derive(Debug)]
+struct SeenTube {
+    number: u32,
+    options: Option<Box<TubeOptions>>,
+}
+
+impl Recorder {
+    pub(crate) fn new(buffer: Arc<EventBuffer>) -> Self {
+        Recorder {
+            buffer,
+            start: None,
+            tubes: HashMap::new(),
+            next_number: 0,
+            unread: Vec::new(),
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// The hash of the name of a sub-queue.
+    pub fn hash(&self, subqueue: &str) -> u64 {
+        self.hasher.hash_one(subqueue)
+    }
+
+    /// Whether the trace still accepts events.
+    pub fn is_open(&self) -> bool {
+        self.buffer.lock().is_open()
+    }
+
+    /// Whether the options of tubes are to be read.
+    pub fn has_unread(&self) -> bool {
+        !self.unread.is_empty()
+    }
+
+    /// The tubes whose options are to be read, each once.
+    pub fn take_unread(&mut self) -> Vec<TubeName> {
+        std::mem::take(&mut self.unread)
+    }
+
+    /// Begins the events of a batch that ran at this moment.
+    pub fn sink(&mut self, now: Timestamp) -> EventSink<'_> {
+        let start = *self.start.get_or_insert(now);
+        let time = now.since(start).as_micros().unsigned_abs();
+        let Recorder { buffer, tubes, next_number, unread, .. } = self;
+        let pending = buffer.lock();
+        let before = pending.len();
+        EventSink { buffer, pending, before, time, tubes, next_number, unread }
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.buffer.end(EndReason::Stopped);
+    }
+}
+
+/// Appends the events of one batch. Internal tubes are left out.
+#[derive(Debug)]
+pub struct EventSink<'a> {
+    buffer: &'a EventBuffer,
+    pending: MutexGuard<'a, PendingEvents>,
+    before: usize,
+    time: u64,
+    tubes: &'a mut HashMap<TubeName, SeenTube>,
+    next_number: &'a mut u32,
+    unread: &'a mut Vec<TubeName>,
+}
+
+impl EventSink<'_> {
+    /// A task was added.
+    pub fn put(&mut self, tube: &TubeName, id: u64, facts: PutFacts) {
+        self.push(tube, |tube| Event::Put { tube, id, facts });
+    }
+
+    /// A task was delivered.
+    pub fn take(&mut self, tube: &TubeName, id: u64, facts: TakeFacts) {
+        self.push(tube, |tube| Event::Take { tube, id, facts });
+    }
+
+    /// A delivery ended.
+    pub fn finish(&mut self, tube: &TubeName, id: u64, ending: Ending) {
+        self.push(tube, |tube| Event::Finish { tube, id, ending });
+    }
+
+    /// A task was removed by command.
+    pub fn delete(&mut self, tube: &TubeName, id: u64) {
+        self.push(tube, |tube| Event::Delete { tube, id });
+    }
+
+    /// Buried tasks became ready.
+    pub fn kick(&mut self, tube: &TubeName, count: u64) {
+        self.push(tube, |tube| Event::Kick { tube, count });
+    }
+
+    /// Deliveries ended because a lease expired or a session ended.
+    pub fn lose(&mut self, tube: &TubeName, count: u64) {
+        self.push(tube, |tube| Event::Lost { tube, count });
+    }
+
+    /// All tasks of a tube were removed.
+    pub fn clear(&mut self, tube: &TubeName) {
+        self.push(tube, |tube| Event::Clear { tube });
+    }
+
+    /// A tube was removed; a later one of this name is another.
+    pub fn drop_tube(&mut self, tube: &TubeName) {
+        if self.tubes.contains_key(tube) {
+            self.clear(tube);
+            self.tubes.remove(tube);
+        }
+    }
+
+    /// A tube has another name.
+    pub fn rename(&mut self, from: &TubeName, to: &TubeName) {
+        if from == to {
+            return;
+        }
+        if let Some(SeenTube { number, options }) = self.tubes.remove(from) {
+            self.introduce(to, number, options);
+        }
+    }
+
+    /// The options of a tube, which are recorded if they are new and the tube was used.
+    pub fn show(&mut self, tube: &TubeName, options: &TubeOptions) {
+        let Some(seen) = self.tubes.get(tube) else { return };
+        if seen.options.as_deref() != Some(options) {
+            self.introduce(tube, seen.number, Some(Box::new(options.clone())));
+        }
+    }
+
+    /// Records the name and the options of a tube; false if there was no space, so that it must be tried again.
+    fn introduce(
+        &mut self,
+        tube: &TubeName,
+        number: u32,
+        options: Option<Box<TubeOptions>>,
+    ) -> bool {
+        let (name, recorded) = (tube.as_str().to_owned(), options.clone());
+        let event = Event::Tube { tube: number, name, options: recorded };
+        if !self.pending.push(self.time, &event) {
+            return false;
+        }
+        self.tubes.insert(tube.clone(), SeenTube { number, options });
+        true
+    }
+
+    fn push(&mut self, tube: &TubeName, event: impl FnOnce(u32) -> Event) {
+        if let Some(number) = self.number(tube) {
+            self.pending.push(self.time, &event(number));
+        }
+    }
+
+    fn number(&mut self, tube: &TubeName) -> Option<u32> {
+        if let Some(seen) = self.tubes.get(tube) {
+            return Some(seen.number);
+        }
+        if tube.is_internal() || !self.pending.is_open() || self.tubes.len() >= TUBES_MAX {
+            return None;
+        }
+        let number = *self.next_number;
+        let next = number.checked_add(1)?;
+        if !self.introduce(tube, number, None) {
+            return None;
+        }
+        *self.next_number = next;
+        self.unread.push(tube.clone());
+        Some(number)
+    }
+}
+
+impl Drop for EventSink<'_> {
+    fn drop(&mut self) {
+        self.buffer.notify(self.before, &self.pending);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use taskyard_core::Kind;
+
+    use super::*;
+    use crate::codec::EventReader;
+
+    fn tube(name: &str) -> TubeName {
+        TubeName::new(name).unwrap()
+    }
+
+    fn events(buffer: &EventBuffer) -> Vec<Event> {
+        buffer.end(EndReason::Stopped);
+        let block = buffer.take(Vec::new());
+        let mut reader = EventReader::new(&block.bytes);
+        std::iter::from_fn(|| reader.next_event().unwrap().map(|(_, event)| event)).collect()
+    }
+
+    #[test]
+    fn tubes_are_introduced_once_and_their_options_when_they_change() {
+        let buffer = Arc::<EventBuffer>::default();
+        let mut recorder = Recorder::new(buffer.clone());
+        let (mail, jobs) = (tube("mail"), tube("jobs"));
+        let options = TubeOptions::new(Kind::FifoTtl);
+        let mut sink = recorder.sink(Timestamp::from_micros(5));
+        sink.show(&mail, &options);
+        for id in 0..2 {
+            sink.put(&mail, id, PutFacts::default());
+        }
+        sink.put(&tube("taskyard.manager.seat"), 0, PutFacts::default());
+        sink.show(&mail, &options);
+        sink.show(&mail, &options);
+        sink.rename(&mail, &jobs);
+        sink.drop_tube(&jobs);
+        sink.delete(&jobs, 3);
+        drop(sink);
+        assert_eq!(recorder.take_unread(), [mail, jobs]);
+        assert!(!recorder.has_unread());
+        let names = |event: &Event| match event {
+            Event::Tube { tube, name, options } => format!("{name} {tube} {}", options.is_some()),
+            Event::Put { tube, .. } => format!("put {tube}"),
+            Event::Clear { tube } => format!("clear {tube}"),
+            Event::Delete { tube, .. } => format!("delete {tube}"),
+            other => panic!("{other:?}"),
+        };
+        let shown: Vec<String> = events(&buffer).iter().map(names).collect();
+        let expected = [
+            "mail 0 false",
+            "put 0",
+            "put 0",
+            "mail 0 true",
+            "jobs 0 true",
+            "clear 0",
+            "jobs 1 false",
+            "delete 1",
+        ];
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn hashes_differ_from_trace_to_trace() {
+        let recorders = [0, 1].map(|_| Recorder::new(Arc::default()));
+        let [one, two] = recorders.map(|recorder| {
+            assert_eq!(recorder.hash("ann"), recorder.hash("ann"));
+            recorder.hash("ann")
+        });
+        assert_ne!(one, two);
+    }
+}
