@@ -87,9 +87,9 @@ impl Classes {
         let order = self.queue.in_order();
         let (mut longest, mut learned) = (Vec::new(), Vec::new());
         if !self.paused && self.backends > 0 {
-            let starts = |lengths| self.starts(now, &order, lengths, ending);
-            longest = starts(RunLengths::Longest);
-            learned = RunLengths::learned(model, self.simulated()).map(starts).collect();
+            longest = self.starts(now, &order, RunLengths::Longest, ending);
+            let futures = RunLengths::learned(model, self.simulated());
+            learned = futures.map(|future| self.starts(now, &order, future, ending)).collect();
         }
         let mut counts = AheadCounts::default();
         let waiting = order.iter().enumerate().map(|(place, (ticket, task))| {

@@ -16,10 +16,6 @@ const GIVEN_MAX: usize = 4_096;
 const COMPARED_SECONDS: usize = 512;
 /// With this many comparisons the correction has half of its weight.
 const HALF_WEIGHT: f64 = 4.0;
-/// Comparisons of one second that count in a tube.
-const PER_SECOND_MAX: u32 = 1;
-/// How much the comparisons of one second move the level of a quantile at most.
-const MOVE: f64 = 0.02;
 /// How far a level is moved at most.
 const MOVED_MAX: f64 = 0.2;
 /// Shorter waits are all the same.
@@ -41,13 +37,27 @@ pub struct Calibration {
 pub struct Corrections {
     by_magnitude: [Correction; MAGNITUDES],
     counts: Calibrated,
+    pace: CorrectionPace,
+}
+
+/// How fast corrections follow what is found.
+#[derive(Clone, Copy, Debug)]
+pub struct CorrectionPace {
     /// Comparisons of one second and magnitude that count.
-    per_second_max: u32,
+    pub per_second_max: u32,
+    /// How much the comparisons of one second move the level of a quantile at most. Tasks that arrive together have
+    /// the same error, so a fast move follows each such group.
+    pub moved_per_second: f64,
+}
+
+impl CorrectionPace {
+    /// The pace of a tube.
+    const TUBE: CorrectionPace = CorrectionPace { per_second_max: 1, moved_per_second: 0.02 };
 }
 
 impl Default for Corrections {
     fn default() -> Self {
-        Corrections::new(PER_SECOND_MAX)
+        Corrections::new(CorrectionPace::TUBE)
     }
 }
 
@@ -172,10 +182,9 @@ impl Calibration {
 }
 
 impl Corrections {
-    /// No correction yet; so many comparisons of one second and magnitude will count.
-    pub fn new(per_second_max: u32) -> Self {
-        let by_magnitude = Default::default();
-        Corrections { by_magnitude, counts: Calibrated::default(), per_second_max }
+    /// No correction yet.
+    pub fn new(pace: CorrectionPace) -> Self {
+        Corrections { by_magnitude: Default::default(), counts: Calibrated::default(), pace }
     }
 
     /// Corrects an estimate.
@@ -188,8 +197,8 @@ impl Corrections {
         let real = now.since(given.at);
         let shown = given.shown;
         let correction = &mut self.by_magnitude[magnitude(&given.raw)];
-        if correction.counts_in(now, self.per_second_max) {
-            correction.compare(given, now, self.per_second_max);
+        if correction.counts_in(now, self.pace) {
+            correction.compare(given, now, self.pace);
         }
         let held = if real <= shown.p50.max(Span::from_micros(1_000)) {
             Held::P50
@@ -220,27 +229,27 @@ fn magnitude(raw: &Estimate) -> usize {
 
 impl Correction {
     /// Whether a comparison counts: in one second only so many do.
-    fn counts_in(&mut self, now: Timestamp, per_second_max: u32) -> bool {
+    fn counts_in(&mut self, now: Timestamp, pace: CorrectionPace) -> bool {
         let second = now.as_micros() / 1_000_000;
         if self.second.0 != second {
             self.second = (second, 0);
         }
         self.second.1 = self.second.1.saturating_add(1);
-        self.second.1 <= per_second_max
+        self.second.1 <= pace.per_second_max
     }
 
-    fn compare(&mut self, given: GivenEstimate, now: Timestamp, per_second_max: u32) {
+    fn compare(&mut self, given: GivenEstimate, now: Timestamp, pace: CorrectionPace) {
         let GivenEstimate { at: given, shown, raw } = given;
         for (moved, (level, estimated)) in
             self.moved.iter_mut().zip([(0.5, shown.p50), (0.9, shown.p90)])
         {
             let held = if now.since(given) <= estimated { 1.0 } else { 0.0 };
-            let change = MOVE / f64::from(per_second_max) * (level - held);
-            *moved = (*moved + change).clamp(-MOVED_MAX, MOVED_MAX);
+            let step = pace.moved_per_second / f64::from(pace.per_second_max);
+            *moved = (*moved + step * (level - held)).clamp(-MOVED_MAX, MOVED_MAX);
         }
         let real = now.since(given).as_secs_f64().max(SHORTEST);
         let ratio = |estimated: Span| (real / estimated.as_secs_f64().max(SHORTEST)).ln() as f32;
-        if self.ratios.len() == COMPARED_SECONDS * per_second_max as usize {
+        if self.ratios.len() == COMPARED_SECONDS * pace.per_second_max as usize {
             self.ratios.pop_front();
         }
         let given = given.as_micros() / 1_000_000;

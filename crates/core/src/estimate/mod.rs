@@ -28,7 +28,7 @@ use crate::limits::POSITIONS_MAX;
 use crate::task::TaskId;
 use crate::time::{Span, Timestamp};
 
-pub use calibration::{Calibrated, Calibration, Corrections, GivenEstimate, Held};
+pub use calibration::{Calibrated, Calibration, CorrectionPace, Corrections, GivenEstimate, Held};
 pub use run_times::RunTimes;
 pub use service::{GateNow, QueueNow, QueueSample, ServiceModel};
 

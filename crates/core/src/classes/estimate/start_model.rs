@@ -2,7 +2,9 @@
 
 use super::LikelyStart;
 use crate::classes::TaskKind;
-use crate::estimate::{Basis, Calibrated, Corrections, Estimate, GivenEstimate, Held, RunTimes};
+use crate::estimate::{
+    Basis, Calibrated, CorrectionPace, Corrections, Estimate, GivenEstimate, Held, RunTimes,
+};
 use crate::limits::CLASSES_MAX;
 use crate::time::{Span, Timestamp};
 
@@ -17,9 +19,9 @@ const NORMAL_P90: f64 = 1.2816;
 /// How wrong an estimate is even if very many tasks are ahead.
 const ERROR_MIN: f64 = 0.02;
 
-/// Comparisons of one second that count. Tasks of a pool run long, so more of them may count than in a tube: otherwise
-/// times in which few tasks start would count more than others.
-const PER_SECOND_MAX: u32 = 4;
+/// More comparisons of one second count than in a tube: otherwise times in which few tasks start would count more than
+/// others.
+const PACE: CorrectionPace = CorrectionPace { per_second_max: 8, moved_per_second: 0.005 };
 
 /// What was learned of a pool.
 #[derive(Clone, Debug)]
@@ -61,7 +63,7 @@ impl Default for StartModel {
         StartModel {
             explicit: Default::default(),
             default: LearnedRuns::default(),
-            corrections: std::array::from_fn(|_| Corrections::new(PER_SECOND_MAX)),
+            corrections: std::array::from_fn(|_| Corrections::new(PACE)),
             has_history: false,
         }
     }
