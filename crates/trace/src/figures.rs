@@ -32,36 +32,37 @@ impl WaitFigures {
 
 /// The most intervals of a curve.
 const INTERVALS_MAX: usize = 256;
-/// The length of the first ones, in microseconds.
-const FIRST_WIDTH: u64 = 1_000;
+/// The length of the first ones in microseconds, as a power of two.
+const FIRST_SHIFT: u32 = 10;
 
 /// The mean wait over time, in intervals whose length doubles as the time grows.
 #[derive(Clone, Debug)]
 pub struct WaitCurve {
     /// The sum of the waits that began to run in the interval, and their number.
     intervals: Vec<(u64, u64)>,
-    width: u64,
+    /// The length of an interval in microseconds, as a power of two.
+    shift: u32,
 }
 
 impl Default for WaitCurve {
     fn default() -> Self {
-        WaitCurve { intervals: Vec::new(), width: FIRST_WIDTH }
+        WaitCurve { intervals: Vec::new(), shift: FIRST_SHIFT }
     }
 }
 
 impl WaitCurve {
     /// Adds the wait of a task that starts.
     pub fn add(&mut self, at: u64, wait: u64) {
-        while at / self.width >= INTERVALS_MAX as u64 {
+        while at >> self.shift >= INTERVALS_MAX as u64 {
             let join = |pair: &[(u64, u64)]| {
                 pair.iter().fold((0, 0), |sum: (u64, u64), part| {
                     (sum.0.saturating_add(part.0), sum.1 + part.1)
                 })
             };
             self.intervals = self.intervals.chunks(2).map(join).collect();
-            self.width *= 2;
+            self.shift += 1;
         }
-        let number = (at / self.width) as usize;
+        let number = (at >> self.shift) as usize;
         if self.intervals.len() <= number {
             self.intervals.resize(number + 1, (0, 0));
         }
@@ -73,7 +74,7 @@ impl WaitCurve {
     pub fn means(&self, end: u64, count: usize) -> Vec<Option<u64>> {
         let mut sums = vec![(0_u64, 0_u64); count];
         for (number, (sum, waits)) in self.intervals.iter().enumerate() {
-            let middle = number as u64 * self.width + self.width / 2;
+            let middle = ((number as u64) << self.shift) + (1 << self.shift) / 2;
             let place = (u128::from(middle) * count as u128 / u128::from(end.max(1))) as usize;
             if let Some(part) = sums.get_mut(place.min(count.saturating_sub(1))) {
                 *part = (part.0.saturating_add(*sum), part.1 + waits);

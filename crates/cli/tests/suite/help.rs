@@ -5,7 +5,7 @@ use taskyard_store::OpenOptions;
 use crate::process::{TestServer, http_get, run};
 
 /// All commands.
-const VERBS: [&str; 25] = [
+const VERBS: [&str; 26] = [
     "copy",
     "manager",
     "migrate",
@@ -25,6 +25,7 @@ const VERBS: [&str; 25] = [
     "stats",
     "schedule",
     "semaphore",
+    "simulate",
     "tube",
     "worker",
     "workers",

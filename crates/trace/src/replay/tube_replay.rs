@@ -1,8 +1,8 @@
 //! Replays a trace through the machine of the core, on a virtual clock.
 //!
 //! At each moment deliveries end first, then due tasks become ready, then tasks are put and changes happen, then idle consumers
-//! take. In plain tubes, where takes follow the order of puts, puts and acks that change nothing for the next take reach the
-//! machine in groups; the waits are counted from the recorded puts.
+//! take. Where that cannot change what is delivered next, commands reach the machine in groups (`DeliveryOrder`); the waits are
+//! counted from the recorded puts.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -16,7 +16,7 @@ use taskyard_core::{
 
 use super::scenario::{Scenario, ScenarioError};
 use super::tube_state::{
-    ConsumerPool, GROUP, TubeLimit, TubeState, empty_body, find_plain, limits, pools,
+    ConsumerPool, DeliveryOrder, GROUP, TubeLimit, TubeState, empty_body, limits, pools, prepare,
 };
 use super::{REPORT_EVERY, Replayed, ReplayedTube};
 use crate::event::Ending;
@@ -65,6 +65,8 @@ struct TubeReplay<'a> {
     by_name: HashMap<TubeName, u32>,
     body: Body,
     seed: u32,
+    /// Whether tasks or tubes have times at which something becomes due.
+    has_timers: bool,
     found: Replayed,
 }
 
@@ -96,7 +98,7 @@ impl<'a> TubeReplay<'a> {
                 tubes[*tube as usize].limits.push(number as u32);
             }
         }
-        find_plain(trace, &mut tubes);
+        prepare(trace, &mut tubes);
         let mut machine = Machine::default();
         for tube in &tubes {
             let (name, options) = (tube.name.clone(), tube.options.clone());
@@ -117,7 +119,10 @@ impl<'a> TubeReplay<'a> {
         let found =
             Replayed { tubes: (0..tubes.len()).map(shown).collect(), ..Replayed::default() };
         let by_name = tubes.iter().zip(0..).map(|(tube, number)| (tube.name.clone(), number));
+        let has_times =
+            |tube: &TubeState| tube.order == DeliveryOrder::Times || tube.options.rate.is_some();
         Ok(TubeReplay {
+            has_timers: !trace.details.is_empty() || tubes.iter().any(has_times),
             by_name: by_name.collect(),
             ids: deletes.collect(),
             trace,
@@ -140,9 +145,14 @@ impl<'a> TubeReplay<'a> {
 
     fn run(&mut self, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let mut reported = 0;
-        while let Some(now) = self.next_moment() {
+        loop {
+            let due = if self.has_timers { self.machine.next_wakeup() } else { None };
+            let due = due.map(Timestamp::as_micros);
+            let Some(now) = self.next_moment(due) else { return Ok(()) };
             self.end_deliveries(now)?;
-            self.tick(now)?;
+            if due.is_some_and(|due| due <= now) {
+                self.tick(now)?;
+            }
             self.change(now)?;
             self.put(now)?;
             self.take(now)?;
@@ -152,16 +162,14 @@ impl<'a> TubeReplay<'a> {
                 progress(reported as u64);
             }
         }
-        Ok(())
     }
 
-    /// When something happens next.
-    fn next_moment(&self) -> Option<i64> {
+    /// When something happens next; `due` is when the machine wants a tick.
+    fn next_moment(&self, due: Option<i64>) -> Option<i64> {
         let put = self.trace.rows.get(self.next_row).map(|row| row.put);
         let end = self.ends.peek().map(|end| end.0.at);
         let change = self.trace.changes.get(self.next_change).map(|change| change.at);
         let consumers = self.consumer_changes.last().map(|change| change.at);
-        let due = self.machine.next_wakeup().map(Timestamp::as_micros);
         [put, end, change, consumers, due].into_iter().flatten().min()
     }
 
@@ -187,7 +195,7 @@ impl<'a> TubeReplay<'a> {
             let tube = &mut self.tubes[number as usize];
             let item =
                 |finish| FinishItem { id: TaskId(u64::from(end.id)), holder: Holder::Any, finish };
-            if ending == Ending::Acked && tube.is_plain {
+            if ending == Ending::Acked && tube.order != DeliveryOrder::Times {
                 tube.acks.push(item(Finish::Ack));
                 if tube.acks.len() >= GROUP {
                     self.send_acks(now, number)?;
@@ -196,8 +204,6 @@ impl<'a> TubeReplay<'a> {
             }
             self.seed = self.seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let finish = ending.finish(self.seed);
-            let is_back = matches!(&finish, Finish::Release { delay, .. } if delay.is_zero());
-            tube.ready += u64::from(is_back);
             let items = vec![item(finish)];
             let command = Command::Finish { tube: tube.name.clone(), items, show: false };
             self.machine.apply(moment(now), command)?;
@@ -254,9 +260,6 @@ impl<'a> TubeReplay<'a> {
 
     /// Lets what is due happen.
     fn tick(&mut self, now: i64) -> Result<()> {
-        if self.machine.next_wakeup().is_none_or(|due| due.as_micros() > now) {
-            return Ok(());
-        }
         loop {
             let tick = Command::Tick { limit: TICK_LIMIT, seed: self.seed };
             let moved = match self.machine.apply(moment(now), tick)? {
@@ -267,9 +270,8 @@ impl<'a> TubeReplay<'a> {
                 break;
             }
         }
-        for (name, ready) in self.machine.take_effects().ready {
+        for (name, _) in self.machine.take_effects().ready {
             if let Some(number) = self.by_name.get(&name).copied() {
-                self.tubes[number as usize].ready = ready;
                 self.queue_tube(number);
             }
         }
@@ -310,10 +312,7 @@ impl<'a> TubeReplay<'a> {
                 _ => return Ok(()),
             },
             ChangeKind::Kick { count } => Command::Kick { tube: name, count: *count },
-            ChangeKind::Clear => {
-                tube.ready = 0;
-                Command::Truncate { tube: name }
-            }
+            ChangeKind::Clear => Command::Truncate { tube: name },
         };
         self.machine.apply(moment(now), command).map(drop)
     }
@@ -328,16 +327,19 @@ impl<'a> TubeReplay<'a> {
         while let Some(row) = trace.rows.get(self.next_row).filter(|row| row.put <= now) {
             let index = self.next_row as u32;
             self.next_row += 1;
-            let task = self.new_task(row);
             let tube = &mut self.tubes[row.tube as usize];
             if let Some(id) = self.ids.get_mut(&index) {
-                *id = tube.rows.len() as u32;
+                *id = tube.arrived as u32;
             }
-            tube.rows.push(index);
-            let is_grouped = tube.is_plain && row.details == 0;
-            tube.puts.push(task);
-            if !is_grouped || tube.puts.len() >= GROUP {
-                self.send_puts(now, row.tube)?;
+            tube.arrived += 1;
+            if tube.order != DeliveryOrder::Puts {
+                let is_grouped = tube.order == DeliveryOrder::Takes && row.details == 0;
+                let task = self.new_task(row);
+                let tube = &mut self.tubes[row.tube as usize];
+                tube.puts.push(task);
+                if !is_grouped || tube.puts.len() >= GROUP {
+                    self.send_puts(now, row.tube)?;
+                }
             }
             self.queue_tube(row.tube);
         }
@@ -369,8 +371,6 @@ impl<'a> TubeReplay<'a> {
             return Ok(());
         }
         let tasks = std::mem::take(&mut tube.puts);
-        let delayed = tasks.iter().filter(|task| task.delay.is_some()).count();
-        tube.ready += (tasks.len() - delayed) as u64;
         let put = Command::Put { tube: tube.name.clone(), tasks, wait: Span::ZERO };
         self.machine.apply(moment(now), put).map(drop)
     }
@@ -435,15 +435,10 @@ impl<'a> TubeReplay<'a> {
 
     /// Takes at most so many tasks of a tube. Returns how many.
     fn take_from(&mut self, now: i64, number: u32, wanted: u32) -> Result<u32> {
-        let tube = &self.tubes[number as usize];
-        if !tube.is_plain || tube.ready < u64::from(wanted) {
-            self.send_puts(now, number)?;
-        }
-        let mut count = self.take_ready(now, number, wanted)?;
-        if count < wanted && !self.tubes[number as usize].puts.is_empty() {
-            self.send_puts(now, number)?;
-            count += self.take_ready(now, number, wanted - count)?;
-        }
+        let count = match self.tubes[number as usize].order {
+            DeliveryOrder::Puts => self.take_ahead(now, number, wanted)?,
+            _ => self.take_now(now, number, wanted)?,
+        };
         let tube = &mut self.tubes[number as usize];
         self.pools[tube.pool as usize].running += count;
         for limit in &tube.limits {
@@ -452,41 +447,77 @@ impl<'a> TubeReplay<'a> {
         Ok(count)
     }
 
-    /// Takes at most so many tasks that the machine knows. Returns how many.
-    fn take_ready(&mut self, now: i64, number: u32, wanted: u32) -> Result<u32> {
+    /// Takes tasks that the machine delivers ahead of time.
+    fn take_ahead(&mut self, now: i64, number: u32, wanted: u32) -> Result<u32> {
+        let tube = &self.tubes[number as usize];
+        let count = (tube.arrived - tube.started).min(wanted as usize);
+        for _ in 0..count {
+            if self.tubes[number as usize].ahead.is_empty() {
+                self.deliver_ahead(now, number)?;
+            }
+            let tube = &mut self.tubes[number as usize];
+            let Some(id) = tube.ahead.pop_front() else { break };
+            tube.started += 1;
+            self.start(now, number, id, None);
+        }
+        Ok(count as u32)
+    }
+
+    /// Lets the machine put and deliver the next tasks of a tube.
+    fn deliver_ahead(&mut self, now: i64, number: u32) -> Result<()> {
+        let trace = self.trace;
+        let tube = &self.tubes[number as usize];
+        let count = GROUP.min(tube.rows.len() - tube.started);
+        let mut tasks = Vec::with_capacity(count);
+        for place in tube.started..tube.started + count {
+            let index = self.tubes[number as usize].rows[place];
+            tasks.push(self.new_task(&trace.rows[index as usize]));
+        }
+        let tube = self.tubes[number as usize].name.clone();
+        self.machine.apply(moment(now), Command::Put { tube, tasks, wait: Span::ZERO })?;
+        let ids = self.deliver(now, number, count)?.into_iter().map(|task| task.id.0 as u32);
+        self.tubes[number as usize].ahead.extend(ids);
+        Ok(())
+    }
+
+    /// Takes tasks that are ready now.
+    fn take_now(&mut self, now: i64, number: u32, wanted: u32) -> Result<u32> {
+        self.send_puts(now, number)?;
+        let tasks = self.deliver(now, number, wanted as usize)?;
+        for task in &tasks {
+            self.start(now, number, task.id.0 as u32, Some(task));
+        }
+        Ok(tasks.len() as u32)
+    }
+
+    fn deliver(&mut self, now: i64, number: u32, count: usize) -> Result<Vec<Task>> {
         let take = Command::Take(Take {
             tube: self.tubes[number as usize].name.clone(),
-            count: wanted as usize,
+            count,
             session: None,
             lease: Some(Span::FOREVER),
             worker: None,
             wait: Span::ZERO,
         });
-        let Reply::Taken(tasks) = self.machine.apply(moment(now), take)? else { return Ok(0) };
-        for task in &tasks {
-            self.start(now, number, task);
+        match self.machine.apply(moment(now), take)? {
+            Reply::Taken(tasks) => Ok(tasks),
+            _ => Ok(Vec::new()),
         }
-        let count = tasks.len() as u32;
-        let ready = &mut self.tubes[number as usize].ready;
-        *ready = if count < wanted { 0 } else { ready.saturating_sub(u64::from(count)) };
-        Ok(count)
     }
 
-    fn start(&mut self, now: i64, number: u32, task: &Task) {
-        let id = task.id.0 as u32;
+    fn start(&mut self, now: i64, number: u32, id: u32, task: Option<&Task>) {
         let index = self.tubes[number as usize].rows[id as usize];
         let row = &self.trace.rows[index as usize];
-        let mut nth = 0;
+        let (mut nth, mut wait) = (0, now - row.put);
         if row.details > 0 {
             let count = self.deliveries.entry(index).or_default();
             nth = *count as usize;
             *count += 1;
+            // Without details the machine may have received the put later.
+            if let Some((start, due)) = task.and_then(|task| task.start.zip(task.due)) {
+                wait = start.since(due).as_micros();
+            }
         }
-        let wait = match (row.details, task.start, task.due) {
-            // The machine may have received its put later.
-            (0, _, _) | (_, None, _) | (_, _, None) => now - row.put,
-            (_, Some(start), Some(due)) => start.since(due).as_micros(),
-        };
         let delivery = self.trace.replayed_delivery(index, nth);
         self.found.tubes[number as usize].start(now, wait, &delivery);
         self.ends.push(Reverse(DeliveryEnd { at: now + delivery.run, row: index, id }));
@@ -496,6 +527,11 @@ impl<'a> TubeReplay<'a> {
     fn finish(mut self) -> Result<Replayed> {
         let end = i64::try_from(self.found.end).unwrap_or(i64::MAX);
         for number in 0..self.tubes.len() {
+            if self.tubes[number].order == DeliveryOrder::Puts {
+                let tube = &self.tubes[number];
+                self.found.tubes[number].waiting = (tube.arrived - tube.started) as u64;
+                continue;
+            }
             self.send_puts(end, number as u32)?;
             let shown = Command::Tubes { tube: Some(self.tubes[number].name.clone()) };
             if let Reply::Tubes(infos) = self.machine.apply(moment(end), shown)? {

@@ -7,7 +7,7 @@ use taskyard_core::{Body, FinishItem, NewTask, RateLimit, TubeChange, TubeName, 
 use super::scenario::{PriorityChange, Scenario, semaphore};
 use crate::tasks::{ChangeKind, RecordedTube, Trace};
 
-/// Puts and acks of a plain tube are sent to the machine in groups of this size.
+/// Commands that may wait are sent to the machine in groups of this size.
 pub(super) const GROUP: usize = 256;
 
 /// A tube.
@@ -23,19 +23,33 @@ pub(super) struct TubeState {
     pub limits: Vec<u32>,
     /// Whether it is in the queue of its pool, or waits for a limit.
     pub is_queued: bool,
-    /// Tasks by their ids in the machine.
+    /// Its tasks by their ids in the machine: in the order of their puts.
     pub rows: Vec<u32>,
-    /// Whether takes are only in the order of puts, and acks change nothing for other tasks.
-    pub is_plain: bool,
-    /// How many tasks the machine could deliver; counted for plain tubes.
-    pub ready: u64,
+    /// How many of them were put.
+    pub arrived: usize,
+    pub order: DeliveryOrder,
     /// Puts that the machine does not know yet.
     pub puts: Vec<NewTask>,
     /// Acks that the machine does not know yet.
     pub acks: Vec<FinishItem>,
+    /// How many tasks started, if the machine gets them ahead of time.
+    pub started: usize,
+    /// Tasks that the machine delivered ahead of time, in order.
+    pub ahead: VecDeque<u32>,
     pub priorities: Vec<PriorityChange>,
     /// Whether the rate is that of the scenario.
     has_own_rate: bool,
+}
+
+/// What the order of deliveries in a tube depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DeliveryOrder {
+    /// Only on the order of puts: no later task overtakes, so the machine may put and deliver tasks ahead of time.
+    Puts,
+    /// Not on the times of puts and acks between two takes.
+    Takes,
+    /// On everything: the machine gets each command at its time.
+    Times,
 }
 
 /// Consumers that take from the same tubes.
@@ -134,10 +148,12 @@ impl TubeState {
             limits: Vec::new(),
             is_queued: false,
             rows: Vec::new(),
-            is_plain: false,
-            ready: 0,
+            arrived: 0,
+            order: DeliveryOrder::Times,
             puts: Vec::new(),
             acks: Vec::new(),
+            started: 0,
+            ahead: VecDeque::new(),
             priorities: priorities.collect(),
             has_own_rate: rate.is_some(),
         }
@@ -176,25 +192,33 @@ fn turnaround(tube: &RecordedTube) -> i64 {
     if has_reasons { 0 } else { i64::try_from(tube.consumers.turnaround()).unwrap_or(0) }
 }
 
-/// Finds the tubes whose tasks are only in the order of their puts: without sub-queues, times and different priorities.
-pub(super) fn find_plain(trace: &Trace, tubes: &mut [TubeState]) {
-    let mut priorities: Vec<Option<u64>> = vec![None; tubes.len()];
+/// Gives each tube its tasks, and finds out what the order of its deliveries depends on.
+pub(super) fn prepare(trace: &Trace, tubes: &mut [TubeState]) {
     for tube in tubes.iter_mut() {
-        let TubeOptions { kind, ttl, delay, .. } = &tube.options;
-        tube.is_plain = !kind.has_subqueues() && ttl.is_none() && delay.is_none();
+        let TubeOptions { kind, ttl, delay, rate, paused, .. } = &tube.options;
+        tube.order = match !kind.has_subqueues() && ttl.is_none() && delay.is_none() {
+            true if rate.is_none() && !paused => DeliveryOrder::Puts,
+            true => DeliveryOrder::Takes,
+            false => DeliveryOrder::Times,
+        };
     }
     for change in &trace.changes {
-        if matches!(change.kind, ChangeKind::Options(_)) {
-            tubes[change.tube as usize].is_plain = false;
-        }
+        let order = &mut tubes[change.tube as usize].order;
+        *order = match change.kind {
+            ChangeKind::Options(_) => DeliveryOrder::Times,
+            _ if *order == DeliveryOrder::Puts => DeliveryOrder::Takes,
+            _ => *order,
+        };
     }
-    for row in &trace.rows {
-        let number = row.tube as usize;
-        let tube = &mut tubes[number];
+    let mut priorities: Vec<Option<u64>> = vec![None; tubes.len()];
+    for (index, row) in trace.rows.iter().enumerate() {
+        let tube = &mut tubes[row.tube as usize];
+        tube.rows.push(index as u32);
         let given = tube.priority(row.has_pri.then_some(row.pri));
         let pri = given.unwrap_or(tube.options.pri);
-        if *priorities[number].get_or_insert(pri) != pri {
-            tube.is_plain = false;
+        let first = *priorities[row.tube as usize].get_or_insert(pri);
+        if tube.order == DeliveryOrder::Puts && (first != pri || row.details > 0) {
+            tube.order = DeliveryOrder::Takes;
         }
     }
 }
