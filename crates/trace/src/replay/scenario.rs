@@ -1,4 +1,4 @@
-//! What differs from the recording.
+//! Describes what differs from the recording.
 
 use taskyard_core::classes::{Limit, Rules, RulesError};
 use taskyard_core::{Error, RateLimit};
