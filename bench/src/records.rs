@@ -1,4 +1,5 @@
-//! Done tasks that a tube keeps, pages of tasks and searches of payloads: on the embedded store, PostgreSQL and Tarantool.
+//! Done tasks that a tube keeps, pages of tasks, estimates and searches of payloads: on the embedded store, PostgreSQL and
+//! Tarantool.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
-use taskyard::{Client, Http, Kind, NewTask, OpenOptions, TubeName, TubeOptions};
+use taskyard::{Client, Http, Kind, NewTask, OpenOptions, TaskId, TubeName, TubeOptions};
 use taskyard_engine::{Engine, Settings, SystemClock};
 use taskyard_server::{Config, Server};
 use taskyard_wire::http::TasksQuery;
@@ -18,7 +19,7 @@ use super::{Size, postgres, store_in, tarantool};
 
 /// Turns of a comparison.
 const TURNS: usize = 4;
-/// Pages whose time is measured.
+/// Pages, and estimates, whose time is measured.
 const PAGES: u64 = 200;
 
 pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
@@ -93,6 +94,8 @@ async fn lists(report: &mut Report, name: &str, url: &str, size: Size) -> Result
     load::put_each(&client, put, load::json_task).await?;
     pages(report, name, &http, size).await?;
     search(report, name, &client, &http, size).await?;
+    // Last, because it removes tasks.
+    estimates(report, name, &client, size).await?;
     drop(stop);
     serving.await.context("the server failed")??;
     Ok(())
@@ -119,6 +122,53 @@ async fn pages(report: &mut Report, name: &str, http: &Http, size: Size) -> Resu
         note: format!("of {} tasks, {PAGES} places, p99 {:.1} ms", size.tasks, millis(0.99)),
     });
     Ok(())
+}
+
+/// Estimates of single tasks at places all over the tube, while a consumer takes and acknowledges tasks one by one.
+async fn estimates(report: &mut Report, name: &str, client: &Client, size: Size) -> Result<()> {
+    let consumer = tokio::spawn({
+        let client = client.clone();
+        async move {
+            while let Some(task) = client.take(TUBE, Duration::ZERO).await? {
+                client.ack(&task).await?;
+            }
+            taskyard::Result::Ok(())
+        }
+    });
+    let last = size.tasks as u64 - 1;
+    let begin = Instant::now();
+    // A server needs some seconds of deliveries to learn from.
+    while !is_estimated(client, last).await? && begin.elapsed() < 10 * size.seconds {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let mut latency: Histogram<u64> = Histogram::new(3)?;
+    let mut estimated = 0;
+    for place in 0..PAGES {
+        let id = last - place * (last / 2) / PAGES;
+        let begin = Instant::now();
+        estimated += u64::from(is_estimated(client, id).await?);
+        latency.record(begin.elapsed().as_micros() as u64)?;
+    }
+    consumer.abort();
+    let millis = |quantile| latency.value_at_quantile(quantile) as f64 / 1e3;
+    report.add(Row {
+        what: format!("an estimate of one task, {name}"),
+        figure: millis(0.5),
+        unit: "ms",
+        target: Some(Target::AtMost(if name == "SQLite" { 1.0 } else { 5.0 })),
+        note: format!(
+            "of {} waiting, {PAGES} places beside a consumer, {estimated} of them estimated, p99 {:.1} ms",
+            size.tasks,
+            millis(0.99)
+        ),
+    });
+    Ok(())
+}
+
+/// Asks for the estimate of a task; whether there is one.
+async fn is_estimated(client: &Client, id: u64) -> Result<bool> {
+    let positions = client.positions(TUBE, &[TaskId(id)]).await?;
+    Ok(positions.first().is_some_and(|position| matches!(position.estimate, Some(Ok(_)))))
 }
 
 /// A search that finds nothing and so compares every payload, while another client puts tasks.
@@ -223,10 +273,13 @@ mod tests {
         let mut expected = Vec::new();
         for (store, _, keeps) in stores.into_iter().filter(|(_, is_installed, _)| *is_installed) {
             expected.extend(keeps.then(|| format!("take + ack with keep_done, {store}")));
-            for what in ["a page of 100 tasks", "search of all payloads"] {
-                expected.push(format!("{what}, {store}"));
-            }
-            expected.push(format!("delay of another client by the search, {store}"));
+            let over_http = [
+                "a page of 100 tasks",
+                "search of all payloads",
+                "delay of another client by the search",
+                "an estimate of one task",
+            ];
+            expected.extend(over_http.map(|what| format!("{what}, {store}")));
         }
         assert_eq!(found, expected);
     }

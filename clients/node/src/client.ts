@@ -87,7 +87,7 @@ export interface TaskQuery extends Omit<TaskFilterRequest, "state"> {
   order?: "id" | "queue" | undefined;
   after?: string | undefined;
   limit?: number | undefined;
-  /** Answer with the positions of waiting tasks, and when they will start; complete in pages of at most 100 tasks. */
+  /** Answer with the positions of waiting tasks, and when they will start. */
   estimate?: boolean | undefined;
 }
 

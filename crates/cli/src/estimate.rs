@@ -1,4 +1,4 @@
-//! Words for estimates: when a task will start, when a tube will be empty, and how many estimates held.
+//! Words for estimates: when a task will start, when a tube drains, and how many estimates held.
 
 use taskyard_wire::http::{
     CalibrationAnswer, EstimateAnswer, NoEstimateAnswer, QueueAnswer, TubeAnswer,

@@ -16,7 +16,7 @@ use crate::{estimate, output, units};
 /// The arguments of `stats`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-OLDEST is how long the oldest task has been ready, EMPTY IN when all ready tasks will have started.
+OLDEST is how long the oldest task has been ready, DRAINS IN when all ready tasks will have started.
 
 Examples:
   taskyard stats                   all tubes
@@ -111,8 +111,17 @@ fn overview(
     before: Option<&Snapshot>,
 ) -> anyhow::Result<()> {
     let mut header = vec![
-        "tube", "kind", "ready", "taken", "delayed", "buried", "done", "kept", "waiting", "oldest",
-        "empty in",
+        "tube",
+        "kind",
+        "ready",
+        "taken",
+        "delayed",
+        "buried",
+        "done",
+        "kept",
+        "waiting",
+        "oldest",
+        "drains in",
     ];
     if args.watch.is_some() {
         header.extend(["put/s", "take/s", "ack/s"]);

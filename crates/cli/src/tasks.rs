@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use taskyard::{Http, HttpError};
 use taskyard_core::limits::LIST_TASKS_MAX;
 use taskyard_core::{
-    Command, Failure, Finished, Position, Reply, Span, State, Task, TaskId, TubeName,
+    Command, Error, Failure, Finished, Position, Reply, Span, State, Task, TaskId, TubeName,
 };
 use taskyard_wire::Exit;
 use taskyard_wire::http::{Form, TaskAction, TaskAnswer, TasksQuery, moment_of};
@@ -222,7 +222,10 @@ pub async fn positions(
     match http.execute_one(command).await {
         Ok(Reply::Positions(positions)) => Ok(positions),
         Ok(_) => Err(unexpected_reply("positions")),
-        Err(HttpError::Refused { .. }) => Ok(Vec::new()),
+        // An unknown endpoint arrives as an error of the store; the tube may have been dropped meanwhile.
+        Err(HttpError::Refused { error: Error::Store(_) | Error::TubeNotFound(_), .. }) => {
+            Ok(Vec::new())
+        }
         Err(error) => Err(error.into()),
     }
 }

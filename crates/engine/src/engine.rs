@@ -259,8 +259,10 @@ impl Engine {
         bytes: usize,
     ) -> Vec<Result<Reply>> {
         let accepted = without(commands, &refused);
-        let mut replies =
-            if accepted.is_empty() { Vec::new() } else { self.run(accepted, bytes).await };
+        let mut replies = match accepted.is_empty() {
+            true => Vec::new(),
+            false => self.run_with_estimates(accepted, bytes).await,
+        };
         for (index, error) in refused {
             replies.insert(index, Err(error));
         }

@@ -177,10 +177,7 @@ class AsyncClient(AsyncSender):
         estimate: bool = False,
         **filter: Unpack[TaskFilter],
     ) -> TaskPage:
-        """A page of the tasks of a tube that match the filter; with `estimate` also with their positions, if they wait.
-
-        A page with positions has at most 100 of them.
-        """
+        """A page of the tasks of a tube that match the filter; with `estimate` also with their positions, if they wait."""
 
         def page(answer: Any) -> TaskPage:
             return TaskPage(calls.tasks_of(tube, answer), answer.get("next"), answer["scanned"])
@@ -193,7 +190,7 @@ class AsyncClient(AsyncSender):
         self, tube: str, *, order: Optional[str] = None, estimate: bool = False, **filter: Unpack[TaskFilter]
     ) -> AsyncIterator[Task]:
         """All tasks of a tube that match the filter, page by page. Payloads over 1 KiB are cut."""
-        after, limit = None, 100 if estimate else 1000
+        after, limit = None, 1000
         while True:
             page = await self.tasks_page(tube, after=after, limit=limit, order=order, estimate=estimate, **filter)
             for task in page.tasks:

@@ -305,7 +305,7 @@ fn stats_show_when_a_tube_is_empty_and_how_many_estimates_held() {
     // A delivery counts from the end of its second on.
     while !server.run(&["task", "mail", "2"]).good().contains("(90 %: ") {}
     let stats = server.run(&["stats"]).good();
-    assert!(stats.contains("EMPTY IN") && stats.contains("(90 %: "), "{stats}");
+    assert!(stats.contains("DRAINS IN") && stats.contains("(90 %: "), "{stats}");
     server.run(&["ack", "mail", "1"]).good();
     server.run(&["take", "mail"]).ends(0);
     let stats = server.run(&["stats", "mail"]).good();

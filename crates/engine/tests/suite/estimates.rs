@@ -2,9 +2,10 @@
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::estimate::Calibrated;
+use taskyard_core::limits::PAYLOAD_BYTES_DEFAULT;
 use taskyard_core::{
-    Basis, Command, Estimate, Finish, Forecast, NoEstimate, Position, Reply, Span, TaskId,
-    TubeChange,
+    Basis, Body, Command, Error, Estimate, Execute, Finish, Forecast, NewTask, NoEstimate,
+    Position, Reply, Span, TaskId, TubeChange,
 };
 
 use crate::fixture::{Fixture, finish, tube};
@@ -53,6 +54,21 @@ async fn a_tube_without_consumers_has_a_reason_instead() {
     fixture.run(finish("mail", &taken, Finish::Ack)).await.unwrap();
     // A task that does not wait has no position.
     assert_eq!(positions(&fixture, &[0, 7]).await, []);
+}
+
+// A refused command of the same batch left the positions without estimate and without reason.
+#[tokio::test]
+async fn a_batch_with_a_refused_command_has_estimates() {
+    let fixture = Fixture::new().await;
+    fixture.put("mail", &[1]).await;
+    let body = Body::new(&vec![0xc0; PAYLOAD_BYTES_DEFAULT + 1]);
+    let tasks = vec![NewTask::new(body)];
+    let refused = Command::Put { tube: tube("mail"), tasks, wait: Span::ZERO };
+    let asked = Command::Positions { tube: tube("mail"), ids: vec![TaskId(0)] };
+    let replies = fixture.engine.execute(vec![refused, asked]).await;
+    assert!(matches!(replies[0], Err(Error::TooLarge { .. })), "{replies:?}");
+    let Ok(Reply::Positions(positions)) = &replies[1] else { panic!("{replies:?}") };
+    assert_eq!(positions[0].estimate, Some(Err(NoEstimate::NoConsumer)));
 }
 
 #[tokio::test]
