@@ -77,6 +77,7 @@ fn a_recorded_server_is_replayed() {
     for side in ["recorded", "simulated"] {
         assert_eq!(mail[side]["deliveries"], 5, "{mail}");
         assert_eq!(mail[side]["consumers"], 1, "{mail}");
+        assert!(mail[side]["last_end"].is_f64() && mail[side]["drain"].is_null(), "{mail}");
     }
     assert_eq!(rows[1]["simulated"]["waiting"], 1, "no consumer took reports: {rows:?}");
     // A consumer that takes at once lets tasks wait no longer than those of the command line did.
@@ -86,7 +87,7 @@ fn a_recorded_server_is_replayed() {
     assert_eq!((&more["max"], &more["consumers"]), (&0.0.into(), &5.into()), "{more}");
 
     let text = run(&["simulate", folder.path(), "--consumers", "1"]).good();
-    for part in ["6 tasks of 2 tubes", "recorded", "simulated", "P99", "DRAIN", "mean wait", "█"]
+    for part in ["6 tasks of 2 tubes", "recorded", "simulated", "P99", "LAST END", "mean wait", "█"]
     {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }
