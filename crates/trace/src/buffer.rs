@@ -105,7 +105,7 @@ impl PendingEvents {
         }
         // A block begins at the start of the trace, so that it can be read alone.
         let before = if self.bytes.is_empty() { 0 } else { self.time };
-        let time = time.max(before);
+        let time = time.max(self.time);
         put_event(&mut self.bytes, time - before, event);
         self.time = time;
         self.count += 1;
@@ -126,6 +126,7 @@ impl PendingEvents {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::EventReader;
     use crate::event::PutFacts;
 
     // A disk that does not answer must neither use up the memory nor delay the server.
@@ -146,5 +147,18 @@ mod tests {
         let block = buffer.take(Vec::new());
         assert_eq!((block.count, block.dropped, block.time), (1, 0, sent));
         assert_eq!(block.ended, Some(EndReason::Stopped));
+    }
+
+    // The reader refuses a block that begins before the end of the one before it.
+    #[test]
+    fn times_never_go_back() {
+        let buffer = EventBuffer::default();
+        let put = Event::Put { tube: 0, id: 0, facts: PutFacts::default() };
+        buffer.lock().push(9, &put);
+        assert_eq!(buffer.lock().take(Vec::new()).time, 9);
+        buffer.lock().push(7, &put);
+        let block = buffer.lock().take(Vec::new());
+        let first = EventReader::new(&block.bytes).next_event().unwrap();
+        assert_eq!((block.time, first), (9, Some((9, put))));
     }
 }

@@ -210,6 +210,11 @@ impl TraceBuilder {
             let at = offset + reader.position() as u64;
             let damaged = |Malformed(what)| ReadError::Damaged { offset: at, what };
             let Some((time, event)) = reader.next_event().map_err(damaged)? else { return Ok(()) };
+            // A block has its missing events at its beginning, without a time.
+            if time < self.trace.end && !matches!(event, Event::Dropped { .. }) {
+                let what = "a block begins before the end of the one before it";
+                return Err(ReadError::Damaged { offset: at, what });
+            }
             self.trace.end = self.trace.end.max(time);
             self.add(time as i64, event, at)?;
         }
@@ -539,6 +544,29 @@ mod tests {
         let mut writer = TraceWriter::in_memory(0);
         writer.append([(0, Event::Dropped { count: 1 }), (0, put(3))]);
         assert_eq!(read_all(&writer.into_bytes()).unwrap().dropped, 1);
+    }
+
+    // A delivery that ends before it begins would last less than nothing.
+    #[test]
+    fn a_block_that_goes_back_in_time_is_refused() {
+        let mut writer = TraceWriter::in_memory(0);
+        let tube = Event::Tube { tube: 0, name: "mail".into(), options: None };
+        let take = Event::Take { tube: 0, id: 0, facts: TakeFacts::default() };
+        writer.append([(0, tube), (10, take)]);
+        let good = writer.into_bytes();
+        let finish = |at| (at, Event::Finish { tube: 0, id: 0, ending: Ending::Acked });
+        let with_block = |events: Vec<(u64, Event)>| {
+            let mut writer = TraceWriter::in_memory(0);
+            writer.append(events);
+            [&good[..], &writer.into_bytes()[HEADER_BYTES..]].concat()
+        };
+        let error = read_all(&with_block(vec![finish(9)])).unwrap_err();
+        let place = (good.len() + BLOCK_HEADER_BYTES) as u64;
+        assert!(matches!(error, ReadError::Damaged { offset, .. } if offset == place), "{error}");
+        assert!(error.to_string().contains("a block begins before the end"), "{error}");
+        assert!(read_all(&with_block(vec![finish(10)])).is_ok());
+        let dropped = (0, Event::Dropped { count: 1 });
+        assert!(read_all(&with_block(vec![dropped, finish(10)])).is_ok());
     }
 
     #[test]
