@@ -31,6 +31,8 @@ pub(crate) struct PendingEvents {
     time: u64,
     /// Events that did not fit.
     dropped: u64,
+    /// Events of tubes that got no number.
+    unnumbered: u64,
     /// Why there will be no more.
     ended: Option<EndReason>,
 }
@@ -41,8 +43,10 @@ pub(crate) struct Block {
     pub bytes: Vec<u8>,
     /// How many events it has.
     pub count: u64,
-    /// Events before the end of it that are missing.
+    /// Events before the end of it that did not fit.
     pub dropped: u64,
+    /// Events of tubes that got no number.
+    pub unnumbered: u64,
     /// The time of its latest event.
     pub time: u64,
     /// Why it is the last one.
@@ -112,11 +116,17 @@ impl PendingEvents {
         true
     }
 
+    /// Counts an event of a tube that gets no number, because the trace has too many.
+    pub fn count_unnumbered(&mut self) {
+        self.unnumbered += u64::from(self.is_open());
+    }
+
     fn take(&mut self, spare: Vec<u8>) -> Block {
         Block {
             bytes: std::mem::replace(&mut self.bytes, spare),
             count: std::mem::take(&mut self.count),
             dropped: std::mem::take(&mut self.dropped),
+            unnumbered: std::mem::take(&mut self.unnumbered),
             time: self.time,
             ended: self.ended,
         }

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use taskyard_core::limits::TUBES_MAX;
+
 use crate::buffer::{Block, EventBuffer};
 use crate::codec::put_event;
 use crate::event::{EndReason, Event};
@@ -109,6 +111,8 @@ pub struct TraceWriter<W> {
     dropped: u64,
     /// Whether the latest block could not be written.
     is_failing: bool,
+    /// Whether events of tubes without a number were logged.
+    has_unnumbered: bool,
 }
 
 impl TraceWriter<Vec<u8>> {
@@ -151,7 +155,14 @@ impl<W: TraceOutput> TraceWriter<W> {
     fn new(mut out: W, wall: u64) -> io::Result<Self> {
         out.write_all(&[MAGIC, &wall.to_le_bytes()].concat())?;
         let written = HEADER_BYTES as u64;
-        Ok(TraceWriter { out, written, bytes_max: u64::MAX, dropped: 0, is_failing: false })
+        Ok(TraceWriter {
+            out,
+            written,
+            bytes_max: u64::MAX,
+            dropped: 0,
+            is_failing: false,
+            has_unnumbered: false,
+        })
     }
 
     /// Writes blocks until the recording ends.
@@ -193,6 +204,13 @@ impl<W: TraceOutput> TraceWriter<W> {
                 "the disk is too slow for the trace; events are missing in it"
             );
         }
+        if block.unnumbered > 0 && !std::mem::replace(&mut self.has_unnumbered, true) {
+            tracing::warn!(
+                path,
+                tubes = TUBES_MAX,
+                "the trace has its maximum number of tubes; events of further ones are missing in it"
+            );
+        }
         let (was_failing, spare) = (self.is_failing, self.write_block(block));
         if was_failing && !self.is_failing {
             tracing::info!(path, "the trace is written again; it says how many events are missing");
@@ -201,9 +219,9 @@ impl<W: TraceOutput> TraceWriter<W> {
     }
 
     /// Writes a block. One that cannot be written is counted as dropped. Returns its memory.
-    fn write_block(&mut self, block: Block) -> Vec<u8> {
-        let Block { mut bytes, count, dropped, time, .. } = block;
-        self.dropped += dropped;
+    pub(crate) fn write_block(&mut self, block: Block) -> Vec<u8> {
+        let Block { mut bytes, count, dropped, unnumbered, time, .. } = block;
+        self.dropped += dropped + unnumbered;
         let is_empty = bytes.is_empty();
         if self.dropped > 0 {
             let elapsed = if is_empty { time } else { 0 };

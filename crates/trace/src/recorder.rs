@@ -179,15 +179,19 @@ impl EventSink<'_> {
         if let Some(seen) = self.tubes.get(tube) {
             return Some(seen.number);
         }
-        if tube.is_internal() || !self.pending.is_open() || self.tubes.len() >= TUBES_MAX {
+        if tube.is_internal() || !self.pending.is_open() {
             return None;
         }
         let number = *self.next_number;
-        let next = number.checked_add(1)?;
+        // Tubes that are removed and created again get further numbers, and the reader accepts so many.
+        if number as usize >= TUBES_MAX {
+            self.pending.count_unnumbered();
+            return None;
+        }
         if !self.introduce(tube, number, None) {
             return None;
         }
-        *self.next_number = next;
+        *self.next_number = number + 1;
         self.unread.push(tube.clone());
         Some(number)
     }
@@ -205,6 +209,8 @@ mod tests {
 
     use super::*;
     use crate::codec::EventReader;
+    use crate::file::TraceWriter;
+    use crate::reader::{ReadLimits, read};
 
     fn tube(name: &str) -> TubeName {
         TubeName::new(name).unwrap()
@@ -256,6 +262,24 @@ mod tests {
             "delete 1",
         ];
         assert_eq!(shown, expected);
+    }
+
+    // A tube that was removed and created again too often made the trace unreadable.
+    #[test]
+    fn events_of_too_many_tubes_are_counted_as_missing() {
+        let mut writer = TraceWriter::in_memory(0);
+        let buffer = Arc::<EventBuffer>::default();
+        let mut recorder = Recorder::new(buffer.clone());
+        let mail = tube("mail");
+        for id in 0..TUBES_MAX as u64 + 5 {
+            let mut sink = recorder.sink(Timestamp::from_micros(5));
+            sink.put(&mail, id, PutFacts::default());
+            sink.drop_tube(&mail);
+        }
+        drop(recorder);
+        writer.write_block(buffer.take(Vec::new()));
+        let trace = read(&writer.into_bytes()[..], ReadLimits::default(), |_| ()).unwrap();
+        assert_eq!((trace.tubes.len(), trace.len(), trace.dropped), (TUBES_MAX, TUBES_MAX, 5));
     }
 
     #[test]
