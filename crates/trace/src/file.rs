@@ -111,6 +111,8 @@ pub struct TraceWriter<W> {
     dropped: u64,
     /// Whether the latest block could not be written.
     is_failing: bool,
+    /// Whether a part of a block is at the end and could not be removed.
+    is_torn: bool,
     /// Whether events of tubes without a number were logged.
     has_unnumbered: bool,
 }
@@ -161,32 +163,44 @@ impl<W: TraceOutput> TraceWriter<W> {
             bytes_max: u64::MAX,
             dropped: 0,
             is_failing: false,
+            is_torn: false,
             has_unnumbered: false,
         })
     }
 
     /// Writes blocks until the recording ends.
     fn run(mut self, events: &EventBuffer, path: &str) {
-        let mut spare = Vec::new();
-        loop {
-            let block = events.take(std::mem::take(&mut spare));
-            let (time, ended) = (block.time, block.ended);
-            if !self.fits(&block) {
-                let bytes = self.bytes_max;
-                tracing::warn!(
-                    path,
-                    bytes,
-                    "the trace has its maximum size (--record-max); recording ends, the server continues"
-                );
-                events.end(EndReason::SizeLimit);
-                self.write_end(time, EndReason::SizeLimit);
-                return;
-            }
-            spare = self.write_block_logged(block, path);
-            if let Some(reason) = ended {
-                return self.write_end(time, reason);
-            }
+        let mut spare = Some(Vec::new());
+        while let Some(memory) = spare {
+            spare = self.write_next(events.take(memory), events, path);
         }
+    }
+
+    /// Writes the next block, and the end of the trace after the last one. Returns its memory if the recording goes on.
+    fn write_next(&mut self, block: Block, events: &EventBuffer, path: &str) -> Option<Vec<u8>> {
+        let (time, ended) = (block.time, block.ended);
+        if !self.fits(&block) {
+            let bytes = self.bytes_max;
+            tracing::warn!(
+                path,
+                bytes,
+                "the trace has its maximum size (--record-max); recording ends, the server continues"
+            );
+            events.end(EndReason::SizeLimit);
+            self.write_end(time, EndReason::SizeLimit);
+            return None;
+        }
+        let spare = self.write_block_logged(block, path);
+        if self.is_torn {
+            // The reader ignores the part of a block if nothing is behind it.
+            events.end(EndReason::Stopped);
+            return None;
+        }
+        if let Some(reason) = ended {
+            self.write_end(time, reason);
+            return None;
+        }
+        Some(spare)
     }
 
     fn fits(&self, block: &Block) -> bool {
@@ -233,7 +247,7 @@ impl<W: TraceOutput> TraceWriter<W> {
         match self.write(&bytes) {
             Ok(()) => (self.dropped, self.is_failing) = (0, false),
             Err(error) => {
-                if !std::mem::replace(&mut self.is_failing, true) {
+                if !std::mem::replace(&mut self.is_failing, true) && !self.is_torn {
                     tracing::error!(%error, "cannot write the trace; events are missing in it until this works again");
                 }
                 self.dropped += count;
@@ -258,7 +272,15 @@ impl<W: TraceOutput> TraceWriter<W> {
         block.extend_from_slice(events);
         if let Err(error) = self.out.write_all(&block) {
             // A part of a block would hide those behind it.
-            self.out.truncate(self.written)?;
+            if let Err(removal) = self.out.truncate(self.written) {
+                self.is_torn = true;
+                tracing::error!(
+                    %error,
+                    %removal,
+                    "cannot write a block of the trace, nor remove the part of it that was written; recording ends, the server \
+                     continues"
+                );
+            }
             return Err(error);
         }
         self.written += block.len() as u64;
@@ -327,13 +349,24 @@ mod tests {
         assert_eq!(trace.end_reason, Some(EndReason::SizeLimit));
     }
 
-    /// A disk with space for this many bytes.
-    struct SmallDisk(Vec<u8>, usize);
+    /// A disk with space for this many bytes, which may refuse to remove any.
+    struct SmallDisk {
+        bytes: Vec<u8>,
+        space: usize,
+        keeps_all: bool,
+    }
+
+    impl SmallDisk {
+        fn writer(space: usize) -> TraceWriter<SmallDisk> {
+            let disk = SmallDisk { bytes: Vec::new(), space, keeps_all: false };
+            TraceWriter::new(disk, 0).unwrap()
+        }
+    }
 
     impl Write for SmallDisk {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let count = bytes.len().min(self.1 - self.0.len());
-            self.0.extend_from_slice(&bytes[..count]);
+            let count = bytes.len().min(self.space - self.bytes.len());
+            self.bytes.extend_from_slice(&bytes[..count]);
             if count == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(count) }
         }
 
@@ -344,7 +377,10 @@ mod tests {
 
     impl TraceOutput for SmallDisk {
         fn truncate(&mut self, length: u64) -> io::Result<()> {
-            self.0.truncate(length as usize);
+            if self.keeps_all {
+                return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+            }
+            self.bytes.truncate(length as usize);
             Ok(())
         }
     }
@@ -359,7 +395,7 @@ mod tests {
     // A full disk left a part of a block, which hid all later ones.
     #[test]
     fn a_block_that_is_not_written_is_counted_in_the_next_one() {
-        let mut writer = TraceWriter::new(SmallDisk(Vec::new(), 80), 0).unwrap();
+        let mut writer = SmallDisk::writer(80);
         let tube = Event::Tube { tube: 0, name: "mail".into(), options: None };
         let mut first = Vec::new();
         put_event(&mut first, 0, &tube);
@@ -367,10 +403,23 @@ mod tests {
         writer.write_block(block(0..100));
         writer.write_block(block(100..150));
         assert!(writer.is_failing && writer.dropped == 150);
-        writer.out.1 = 1 << 20;
+        writer.out.space = 1 << 20;
         writer.write_block(block(150..160));
         assert!(!writer.is_failing && writer.dropped == 0);
-        let trace = read(&writer.out.0[..], ReadLimits::default(), |_| ()).unwrap();
+        let trace = read(&writer.out.bytes[..], ReadLimits::default(), |_| ()).unwrap();
         assert_eq!((trace.len(), trace.dropped), (10, 150));
+    }
+
+    // Blocks behind a part of one were written, and the trace was refused as damaged.
+    #[test]
+    fn a_part_of_a_block_that_cannot_be_removed_ends_the_recording() {
+        let mut writer = SmallDisk::writer(80);
+        writer.out.keeps_all = true;
+        let events = EventBuffer::default();
+        assert!(writer.write_next(block(0..100), &events, "trace").is_none());
+        assert!(!events.lock().is_open());
+        assert_eq!(writer.out.bytes.len(), 80, "nothing follows");
+        let trace = read(&writer.out.bytes[..], ReadLimits::default(), |_| ()).unwrap();
+        assert!(trace.is_torn && trace.is_empty());
     }
 }
