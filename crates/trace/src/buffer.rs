@@ -33,6 +33,8 @@ pub(crate) struct PendingEvents {
     dropped: u64,
     /// Events of tubes that got no number.
     unnumbered: u64,
+    /// Whether introductions of tubes are among the events that could not be written.
+    lost_tubes: bool,
     /// Why there will be no more.
     ended: Option<EndReason>,
 }
@@ -103,8 +105,18 @@ impl PendingEvents {
         if self.ended.is_some() {
             return false;
         }
+        let has_space = self.append(time, event);
+        *(if has_space { &mut self.count } else { &mut self.dropped }) += 1;
+        has_space
+    }
+
+    /// Adds an event that repeats an earlier one, and does not count; false if there is no space for it.
+    pub fn repeat(&mut self, time: u64, event: &Event) -> bool {
+        self.ended.is_none() && self.append(time, event)
+    }
+
+    fn append(&mut self, time: u64, event: &Event) -> bool {
         if self.bytes.len() + EVENT_BYTES_MAX > TRACE_BUFFER_BYTES {
-            self.dropped += 1;
             return false;
         }
         // A block begins at the start of the trace, so that it can be read alone.
@@ -112,8 +124,17 @@ impl PendingEvents {
         let time = time.max(self.time);
         put_event(&mut self.bytes, time - before, event);
         self.time = time;
-        self.count += 1;
         true
+    }
+
+    /// A block could not be written, perhaps with introductions of tubes; or there was no space to repeat them.
+    pub fn lose_tubes(&mut self) {
+        self.lost_tubes = true;
+    }
+
+    /// Whether tubes must be introduced again; says so once.
+    pub fn take_lost_tubes(&mut self) -> bool {
+        std::mem::take(&mut self.lost_tubes)
     }
 
     /// Counts an event of a tube that gets no number, because the trace has too many.
@@ -121,7 +142,8 @@ impl PendingEvents {
         self.unnumbered += u64::from(self.is_open());
     }
 
-    fn take(&mut self, spare: Vec<u8>) -> Block {
+    /// Takes the events for a block without waiting for more.
+    pub fn take(&mut self, spare: Vec<u8>) -> Block {
         Block {
             bytes: std::mem::replace(&mut self.bytes, spare),
             count: std::mem::take(&mut self.count),

@@ -196,6 +196,9 @@ impl<W: TraceOutput> TraceWriter<W> {
             events.end(EndReason::Stopped);
             return None;
         }
+        if self.is_failing {
+            events.lock().lose_tubes();
+        }
         if let Some(reason) = ended {
             self.write_end(time, reason);
             return None;
@@ -236,11 +239,7 @@ impl<W: TraceOutput> TraceWriter<W> {
     pub(crate) fn write_block(&mut self, block: Block) -> Vec<u8> {
         let Block { mut bytes, count, dropped, unnumbered, time, .. } = block;
         self.dropped += dropped + unnumbered;
-        let is_empty = bytes.is_empty();
-        if self.dropped > 0 {
-            let elapsed = if is_empty { time } else { 0 };
-            put_event(&mut bytes, elapsed, &Event::Dropped { count: self.dropped });
-        }
+        self.put_dropped(&mut bytes, time);
         if bytes.is_empty() {
             return bytes;
         }
@@ -257,9 +256,21 @@ impl<W: TraceOutput> TraceWriter<W> {
         bytes
     }
 
+    /// Puts the number of missing events before those of a block: what these refer to may be among them.
+    fn put_dropped(&self, bytes: &mut Vec<u8>, time: u64) {
+        if self.dropped > 0 {
+            // The first time of a block counts from the start of the trace, so this event takes none of it.
+            let elapsed = if bytes.is_empty() { time } else { 0 };
+            let mut first = Vec::new();
+            put_event(&mut first, elapsed, &Event::Dropped { count: self.dropped });
+            bytes.splice(0..0, first);
+        }
+    }
+
     fn write_end(&mut self, time: u64, reason: EndReason) {
         let mut bytes = Vec::new();
         put_event(&mut bytes, time, &Event::End { reason });
+        self.put_dropped(&mut bytes, time);
         if let Err(error) = self.write(&bytes) {
             tracing::error!(%error, "cannot write the end of the trace; its other events are complete");
         }
@@ -293,7 +304,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    use taskyard_core::{Timestamp, TubeName};
+    use taskyard_core::{Kind, Timestamp, TubeName, TubeOptions};
 
     use super::*;
     use crate::event::PutFacts;
@@ -408,6 +419,51 @@ mod tests {
         assert!(!writer.is_failing && writer.dropped == 0);
         let trace = read(&writer.out.bytes[..], ReadLimits::default(), |_| ()).unwrap();
         assert_eq!((trace.len(), trace.dropped), (10, 150));
+    }
+
+    // The introductions of tubes were lost with a block, and the trace was refused as damaged.
+    #[test]
+    fn tubes_are_introduced_again_after_a_block_that_is_not_written() {
+        let mut writer = SmallDisk::writer(30);
+        let events = Arc::<EventBuffer>::default();
+        let mut recorder = Recorder::new(events.clone());
+        let options = TubeOptions { pri: 7, ..TubeOptions::new(Kind::FifoTtl) };
+        let tubes = ["jobs", "mail"].map(|name| TubeName::new(name).unwrap());
+        let record = |recorder: &mut Recorder, at: i64| {
+            for tube in &tubes {
+                let mut sink = recorder.sink(Timestamp::from_micros(at));
+                sink.put(tube, at as u64, PutFacts::default());
+                sink.show(tube, &options);
+            }
+        };
+        for at in 1..=4 {
+            writer.out.space = if at <= 2 { 30 } else { 1 << 20 };
+            record(&mut recorder, at);
+            let block = events.lock().take(Vec::new());
+            assert!(writer.write_next(block, &events, "trace").is_some());
+            assert_eq!(writer.is_failing, at <= 2);
+        }
+        drop(recorder);
+        assert!(writer.write_next(events.take(Vec::new()), &events, "trace").is_none());
+        let trace = read(&writer.out.bytes[..], ReadLimits::default(), |_| ()).unwrap();
+        // Two introductions, twice two puts and two options; repeated introductions do not count.
+        assert_eq!((trace.len(), trace.dropped, trace.changes.len()), (4, 8, 0));
+        assert_eq!(trace.end_reason, Some(EndReason::Stopped));
+        for (tube, name) in trace.tubes.iter().zip(["jobs", "mail"]) {
+            assert_eq!((tube.name.as_str(), tube.options.as_deref()), (name, Some(&options)));
+        }
+    }
+
+    // What is missing at the end was not in the trace.
+    #[test]
+    fn missing_events_are_counted_before_the_end() {
+        let mut writer = SmallDisk::writer(80);
+        writer.write_block(block(0..100));
+        writer.out.space = 1 << 20;
+        writer.write_end(100, EndReason::Stopped);
+        let trace = read(&writer.out.bytes[..], ReadLimits::default(), |_| ()).unwrap();
+        assert_eq!((trace.dropped, trace.end), (100, 100));
+        assert_eq!(trace.end_reason, Some(EndReason::Stopped));
     }
 
     // Blocks behind a part of one were written, and the trace was refused as damaged.

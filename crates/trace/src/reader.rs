@@ -195,6 +195,8 @@ struct TraceBuilder {
     trace: Trace,
     limits: ReadLimits,
     live: Vec<LiveTasks>,
+    /// The latest options of tubes that changed them.
+    changed: HashMap<u32, Box<TubeOptions>>,
     /// How many deliveries are in the details of tasks.
     deliveries: usize,
     /// Whether a task was put before one that comes before it.
@@ -204,7 +206,8 @@ struct TraceBuilder {
 impl TraceBuilder {
     fn new(limits: ReadLimits, wall_start: u64) -> Self {
         let trace = Trace { wall_start, ..Trace::default() };
-        TraceBuilder { trace, limits, live: Vec::new(), deliveries: 0, is_unsorted: false }
+        let (live, changed) = (Vec::new(), HashMap::new());
+        TraceBuilder { trace, limits, live, changed, deliveries: 0, is_unsorted: false }
     }
 
     fn add_block(&mut self, bytes: &[u8], offset: u64) -> Result<(), ReadError> {
@@ -275,9 +278,13 @@ impl TraceBuilder {
         }
         let known = &mut self.trace.tubes[number];
         known.name = name;
+        let latest = self.changed.get(&tube).or(known.options.as_ref());
         match options {
-            Some(options) if known.options.is_some() => {
+            // It is introduced again because events are missing.
+            Some(options) if latest == Some(&options) => Ok(()),
+            Some(options) if latest.is_some() => {
                 known.consumers.forget_free();
+                self.changed.insert(tube, options.clone());
                 self.change(now, tube, ChangeKind::Options(options))
             }
             Some(options) => {

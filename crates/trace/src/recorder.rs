@@ -69,7 +69,11 @@ impl Recorder {
         let Recorder { buffer, tubes, next_number, unread, .. } = self;
         let pending = buffer.lock();
         let before = pending.len();
-        EventSink { buffer, pending, before, time, tubes, next_number, unread }
+        let mut sink = EventSink { buffer, pending, before, time, tubes, next_number, unread };
+        if sink.pending.take_lost_tubes() {
+            sink.introduce_again();
+        }
+        sink
     }
 }
 
@@ -167,6 +171,18 @@ impl EventSink<'_> {
         }
         self.tubes.insert(tube.clone(), SeenTube { number, options });
         true
+    }
+
+    /// Records all tubes again with their numbers, after a block could not be written.
+    fn introduce_again(&mut self) {
+        let mut tubes: Vec<(&TubeName, &SeenTube)> = self.tubes.iter().collect();
+        tubes.sort_unstable_by_key(|(_, seen)| seen.number);
+        for (name, SeenTube { number, options }) in tubes {
+            let (name, options) = (name.as_str().to_owned(), options.clone());
+            if !self.pending.repeat(self.time, &Event::Tube { tube: *number, name, options }) {
+                return self.pending.lose_tubes();
+            }
+        }
     }
 
     fn push(&mut self, tube: &TubeName, event: impl FnOnce(u32) -> Event) {
