@@ -173,8 +173,7 @@ impl EventLoop {
     pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
         let waiting = [self.waiters.next_deadline(), self.listeners.next_deadline()];
         let sample = self.series.as_ref().and_then(Collector::next_sample);
-        let wants_options = self.recorder.as_ref().is_some_and(Recorder::has_unread);
-        let options = wants_options.then_some(self.now);
+        let options = self.recorder.as_ref().and_then(|recorder| recorder.next_read(self.now));
         let due = [self.ticks.next(), self.scheduler.next(), self.next_poll, sample, options];
         let deadlines = due.into_iter().chain(waiting);
         deadlines.flatten().min()
@@ -218,7 +217,7 @@ impl EventLoop {
             }
         }
         if let Some(recorder) = &mut self.recorder {
-            for tube in recorder.take_unread() {
+            for tube in recorder.take_unread(self.now) {
                 self.batch.push(Origin::Sample, Command::Tubes { tube: Some(tube) });
             }
         }
@@ -556,7 +555,7 @@ pub(crate) fn can_wait(reply: &Result<Reply>) -> bool {
 }
 
 /// Whether the store failed, and with it the whole batch.
-fn is_failure(reply: &Result<Reply>) -> bool {
+pub(crate) fn is_failure(reply: &Result<Reply>) -> bool {
     matches!(reply, Err(Error::Store(_) | Error::StoreUnavailable(_) | Error::OutcomeUnknown(_)))
 }
 

@@ -7,6 +7,8 @@ use std::ops::Range;
 use taskyard_core::{Command, Outcome, Reply, Result, Timestamp, TubeName};
 use taskyard_trace::{Ending, EventSink, PutFacts, Recorder, TakeFacts};
 
+use crate::event_loop::is_failure;
+
 /// The notes of one batch.
 #[derive(Debug, Default)]
 pub(crate) struct TraceNotes {
@@ -28,8 +30,8 @@ enum TraceNote {
     Clear(TubeName),
     Drop(TubeName),
     Rename(TubeName),
-    /// It shows options of tubes.
-    Show,
+    /// It shows options of tubes, perhaps of this one alone.
+    Show(Option<TubeName>),
 }
 
 impl TraceNotes {
@@ -76,7 +78,8 @@ impl TraceNotes {
             Command::Truncate { tube } => TraceNote::Clear(tube.clone()),
             Command::DropTube { tube } => TraceNote::Drop(tube.clone()),
             Command::NameTube { tube, .. } => TraceNote::Rename(tube.clone()),
-            Command::Tubes { .. } | Command::AlterTube { .. } => TraceNote::Show,
+            Command::Tubes { tube } => TraceNote::Show(tube.clone()),
+            Command::AlterTube { .. } => TraceNote::Show(None),
             // What other commands do to tasks is visible in later takes.
             _ => return None,
         })
@@ -95,8 +98,13 @@ impl TraceNotes {
         }
         let TraceNotes { commands, puts, tasks } = self;
         for (place, note) in commands.drain(..) {
-            let Some(Ok(reply)) = replies.get(place) else { continue };
-            record_one(now, &note, reply, (&*puts, &*tasks), recorder);
+            match (replies.get(place), &note) {
+                (Some(Ok(reply)), _) => record_one(now, &note, reply, (&*puts, &*tasks), recorder),
+                (Some(failed), TraceNote::Show(Some(tube))) if is_failure(failed) => {
+                    recorder.read_later(now, tube);
+                }
+                _ => {}
+            }
         }
         let mut sink = recorder.sink(now);
         for (tube, count) in failed {
@@ -157,7 +165,7 @@ fn record_rare(note: &TraceNote, reply: &Reply, mut sink: EventSink<'_>) {
         (TraceNote::Rename(tube), Reply::Tubes(infos)) => {
             infos.iter().for_each(|info| sink.rename(tube, &info.name));
         }
-        (TraceNote::Show, Reply::Tubes(infos)) => {
+        (TraceNote::Show(_), Reply::Tubes(infos)) => {
             infos.iter().for_each(|info| sink.show(&info.name, &info.options));
         }
         (_, _) => {}

@@ -31,6 +31,10 @@ pub(crate) struct PendingEvents {
     time: u64,
     /// Events that did not fit.
     dropped: u64,
+    /// Events of tubes that got no number.
+    unnumbered: u64,
+    /// Whether introductions of tubes are among the events that could not be written.
+    lost_tubes: bool,
     /// Why there will be no more.
     ended: Option<EndReason>,
 }
@@ -41,8 +45,10 @@ pub(crate) struct Block {
     pub bytes: Vec<u8>,
     /// How many events it has.
     pub count: u64,
-    /// Events before the end of it that are missing.
+    /// Events before the end of it that did not fit.
     pub dropped: u64,
+    /// Events of tubes that got no number.
+    pub unnumbered: u64,
     /// The time of its latest event.
     pub time: u64,
     /// Why it is the last one.
@@ -99,24 +105,50 @@ impl PendingEvents {
         if self.ended.is_some() {
             return false;
         }
+        let has_space = self.append(time, event);
+        *(if has_space { &mut self.count } else { &mut self.dropped }) += 1;
+        has_space
+    }
+
+    /// Adds an event that repeats an earlier one, and does not count; false if there is no space for it.
+    pub fn repeat(&mut self, time: u64, event: &Event) -> bool {
+        self.ended.is_none() && self.append(time, event)
+    }
+
+    fn append(&mut self, time: u64, event: &Event) -> bool {
         if self.bytes.len() + EVENT_BYTES_MAX > TRACE_BUFFER_BYTES {
-            self.dropped += 1;
             return false;
         }
         // A block begins at the start of the trace, so that it can be read alone.
         let before = if self.bytes.is_empty() { 0 } else { self.time };
-        let time = time.max(before);
+        let time = time.max(self.time);
         put_event(&mut self.bytes, time - before, event);
         self.time = time;
-        self.count += 1;
         true
     }
 
-    fn take(&mut self, spare: Vec<u8>) -> Block {
+    /// A block could not be written, perhaps with introductions of tubes; or there was no space to repeat them.
+    pub fn lose_tubes(&mut self) {
+        self.lost_tubes = true;
+    }
+
+    /// Whether tubes must be introduced again; says so once.
+    pub fn take_lost_tubes(&mut self) -> bool {
+        std::mem::take(&mut self.lost_tubes)
+    }
+
+    /// Counts an event of a tube that gets no number, because the trace has too many.
+    pub fn count_unnumbered(&mut self) {
+        self.unnumbered += u64::from(self.is_open());
+    }
+
+    /// Takes the events for a block without waiting for more.
+    pub fn take(&mut self, spare: Vec<u8>) -> Block {
         Block {
             bytes: std::mem::replace(&mut self.bytes, spare),
             count: std::mem::take(&mut self.count),
             dropped: std::mem::take(&mut self.dropped),
+            unnumbered: std::mem::take(&mut self.unnumbered),
             time: self.time,
             ended: self.ended,
         }
@@ -126,6 +158,7 @@ impl PendingEvents {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::EventReader;
     use crate::event::PutFacts;
 
     // A disk that does not answer must neither use up the memory nor delay the server.
@@ -146,5 +179,18 @@ mod tests {
         let block = buffer.take(Vec::new());
         assert_eq!((block.count, block.dropped, block.time), (1, 0, sent));
         assert_eq!(block.ended, Some(EndReason::Stopped));
+    }
+
+    // The reader refuses a block that begins before the end of the one before it.
+    #[test]
+    fn times_never_go_back() {
+        let buffer = EventBuffer::default();
+        let put = Event::Put { tube: 0, id: 0, facts: PutFacts::default() };
+        buffer.lock().push(9, &put);
+        assert_eq!(buffer.lock().take(Vec::new()).time, 9);
+        buffer.lock().push(7, &put);
+        let block = buffer.lock().take(Vec::new());
+        let first = EventReader::new(&block.bytes).next_event().unwrap();
+        assert_eq!((block.time, first), (9, Some((9, put))));
     }
 }

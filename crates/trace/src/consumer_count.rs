@@ -77,7 +77,8 @@ impl ConsumerCount {
         samples.sort_unstable();
         let Some(median) = samples.get(samples.len() / 2).copied() else { return 0 };
         samples.retain(|sample| *sample <= median.saturating_mul(AWAY_FACTOR));
-        (samples.iter().sum::<i64>() / samples.len().max(1) as i64).unsigned_abs()
+        let sum: i128 = samples.iter().map(|sample| i128::from(*sample)).sum();
+        u64::try_from(sum / samples.len().max(1) as i128).unwrap_or(0)
     }
 
     /// The rules of the tube change: it may have been paused.
@@ -207,6 +208,16 @@ mod tests {
         };
         assert_eq!([at(1), at(50), at(99), at(102), at(150), at(500)], [4, 4, 4, 2, 2, 2]);
         assert!(count.intervals.len() <= INTERVALS_MAX);
+    }
+
+    // The sum of times from a damaged file may exceed 64 bits.
+    #[test]
+    fn the_longest_turnarounds_have_a_mean() {
+        let mut count = ConsumerCount::default();
+        let forever = taskyard_core::Span::FOREVER.as_micros().unsigned_abs();
+        (0..4_000).for_each(|_| count.end(0));
+        (0..4_000).for_each(|_| count.begin(forever, forever));
+        assert_eq!(count.turnaround(), forever);
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub enum Event {
         /// How many.
         count: u64,
     },
-    /// Events before this one are missing: the disk was too slow or full.
+    /// Events before this one are missing: the disk was too slow or full, or there were too many tubes.
     Dropped {
         /// How many.
         count: u64,

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use taskyard_core::limits::TUBES_MAX;
+
 use crate::buffer::{Block, EventBuffer};
 use crate::codec::put_event;
 use crate::event::{EndReason, Event};
@@ -109,6 +111,10 @@ pub struct TraceWriter<W> {
     dropped: u64,
     /// Whether the latest block could not be written.
     is_failing: bool,
+    /// Whether a part of a block is at the end and could not be removed.
+    is_torn: bool,
+    /// Whether events of tubes without a number were logged.
+    has_unnumbered: bool,
 }
 
 impl TraceWriter<Vec<u8>> {
@@ -151,31 +157,53 @@ impl<W: TraceOutput> TraceWriter<W> {
     fn new(mut out: W, wall: u64) -> io::Result<Self> {
         out.write_all(&[MAGIC, &wall.to_le_bytes()].concat())?;
         let written = HEADER_BYTES as u64;
-        Ok(TraceWriter { out, written, bytes_max: u64::MAX, dropped: 0, is_failing: false })
+        Ok(TraceWriter {
+            out,
+            written,
+            bytes_max: u64::MAX,
+            dropped: 0,
+            is_failing: false,
+            is_torn: false,
+            has_unnumbered: false,
+        })
     }
 
     /// Writes blocks until the recording ends.
     fn run(mut self, events: &EventBuffer, path: &str) {
-        let mut spare = Vec::new();
-        loop {
-            let block = events.take(std::mem::take(&mut spare));
-            let (time, ended) = (block.time, block.ended);
-            if !self.fits(&block) {
-                let bytes = self.bytes_max;
-                tracing::warn!(
-                    path,
-                    bytes,
-                    "the trace has its maximum size (--record-max); recording ends, the server continues"
-                );
-                events.end(EndReason::SizeLimit);
-                self.write_end(time, EndReason::SizeLimit);
-                return;
-            }
-            spare = self.write_block_logged(block, path);
-            if let Some(reason) = ended {
-                return self.write_end(time, reason);
-            }
+        let mut spare = Some(Vec::new());
+        while let Some(memory) = spare {
+            spare = self.write_next(events.take(memory), events, path);
         }
+    }
+
+    /// Writes the next block, and the end of the trace after the last one. Returns its memory if the recording goes on.
+    fn write_next(&mut self, block: Block, events: &EventBuffer, path: &str) -> Option<Vec<u8>> {
+        let (time, ended) = (block.time, block.ended);
+        if !self.fits(&block) {
+            let bytes = self.bytes_max;
+            tracing::warn!(
+                path,
+                bytes,
+                "the trace has its maximum size (--record-max); recording ends, the server continues"
+            );
+            events.end(EndReason::SizeLimit);
+            self.write_end(time, EndReason::SizeLimit);
+            return None;
+        }
+        let spare = self.write_block_logged(block, path);
+        if self.is_torn {
+            // The reader ignores the part of a block if nothing is behind it.
+            events.end(EndReason::Stopped);
+            return None;
+        }
+        if self.is_failing {
+            events.lock().lose_tubes();
+        }
+        if let Some(reason) = ended {
+            self.write_end(time, reason);
+            return None;
+        }
+        Some(spare)
     }
 
     fn fits(&self, block: &Block) -> bool {
@@ -193,6 +221,13 @@ impl<W: TraceOutput> TraceWriter<W> {
                 "the disk is too slow for the trace; events are missing in it"
             );
         }
+        if block.unnumbered > 0 && !std::mem::replace(&mut self.has_unnumbered, true) {
+            tracing::warn!(
+                path,
+                tubes = TUBES_MAX,
+                "the trace has its maximum number of tubes; events of further ones are missing in it"
+            );
+        }
         let (was_failing, spare) = (self.is_failing, self.write_block(block));
         if was_failing && !self.is_failing {
             tracing::info!(path, "the trace is written again; it says how many events are missing");
@@ -201,21 +236,17 @@ impl<W: TraceOutput> TraceWriter<W> {
     }
 
     /// Writes a block. One that cannot be written is counted as dropped. Returns its memory.
-    fn write_block(&mut self, block: Block) -> Vec<u8> {
-        let Block { mut bytes, count, dropped, time, .. } = block;
-        self.dropped += dropped;
-        let is_empty = bytes.is_empty();
-        if self.dropped > 0 {
-            let elapsed = if is_empty { time } else { 0 };
-            put_event(&mut bytes, elapsed, &Event::Dropped { count: self.dropped });
-        }
+    pub(crate) fn write_block(&mut self, block: Block) -> Vec<u8> {
+        let Block { mut bytes, count, dropped, unnumbered, time, .. } = block;
+        self.dropped += dropped + unnumbered;
+        self.put_dropped(&mut bytes, time);
         if bytes.is_empty() {
             return bytes;
         }
         match self.write(&bytes) {
             Ok(()) => (self.dropped, self.is_failing) = (0, false),
             Err(error) => {
-                if !std::mem::replace(&mut self.is_failing, true) {
+                if !std::mem::replace(&mut self.is_failing, true) && !self.is_torn {
                     tracing::error!(%error, "cannot write the trace; events are missing in it until this works again");
                 }
                 self.dropped += count;
@@ -225,9 +256,21 @@ impl<W: TraceOutput> TraceWriter<W> {
         bytes
     }
 
+    /// Puts the number of missing events before those of a block: what these refer to may be among them.
+    fn put_dropped(&self, bytes: &mut Vec<u8>, time: u64) {
+        if self.dropped > 0 {
+            // The first time of a block counts from the start of the trace, so this event takes none of it.
+            let elapsed = if bytes.is_empty() { time } else { 0 };
+            let mut first = Vec::new();
+            put_event(&mut first, elapsed, &Event::Dropped { count: self.dropped });
+            bytes.splice(0..0, first);
+        }
+    }
+
     fn write_end(&mut self, time: u64, reason: EndReason) {
         let mut bytes = Vec::new();
         put_event(&mut bytes, time, &Event::End { reason });
+        self.put_dropped(&mut bytes, time);
         if let Err(error) = self.write(&bytes) {
             tracing::error!(%error, "cannot write the end of the trace; its other events are complete");
         }
@@ -240,7 +283,15 @@ impl<W: TraceOutput> TraceWriter<W> {
         block.extend_from_slice(events);
         if let Err(error) = self.out.write_all(&block) {
             // A part of a block would hide those behind it.
-            self.out.truncate(self.written)?;
+            if let Err(removal) = self.out.truncate(self.written) {
+                self.is_torn = true;
+                tracing::error!(
+                    %error,
+                    %removal,
+                    "cannot write a block of the trace, nor remove the part of it that was written; recording ends, the server \
+                     continues"
+                );
+            }
             return Err(error);
         }
         self.written += block.len() as u64;
@@ -253,7 +304,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    use taskyard_core::{Timestamp, TubeName};
+    use taskyard_core::{Kind, Timestamp, TubeName, TubeOptions};
 
     use super::*;
     use crate::event::PutFacts;
@@ -309,13 +360,24 @@ mod tests {
         assert_eq!(trace.end_reason, Some(EndReason::SizeLimit));
     }
 
-    /// A disk with space for this many bytes.
-    struct SmallDisk(Vec<u8>, usize);
+    /// A disk with space for this many bytes, which may refuse to remove any.
+    struct SmallDisk {
+        bytes: Vec<u8>,
+        space: usize,
+        keeps_all: bool,
+    }
+
+    impl SmallDisk {
+        fn writer(space: usize) -> TraceWriter<SmallDisk> {
+            let disk = SmallDisk { bytes: Vec::new(), space, keeps_all: false };
+            TraceWriter::new(disk, 0).unwrap()
+        }
+    }
 
     impl Write for SmallDisk {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let count = bytes.len().min(self.1 - self.0.len());
-            self.0.extend_from_slice(&bytes[..count]);
+            let count = bytes.len().min(self.space - self.bytes.len());
+            self.bytes.extend_from_slice(&bytes[..count]);
             if count == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(count) }
         }
 
@@ -326,7 +388,10 @@ mod tests {
 
     impl TraceOutput for SmallDisk {
         fn truncate(&mut self, length: u64) -> io::Result<()> {
-            self.0.truncate(length as usize);
+            if self.keeps_all {
+                return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+            }
+            self.bytes.truncate(length as usize);
             Ok(())
         }
     }
@@ -341,7 +406,7 @@ mod tests {
     // A full disk left a part of a block, which hid all later ones.
     #[test]
     fn a_block_that_is_not_written_is_counted_in_the_next_one() {
-        let mut writer = TraceWriter::new(SmallDisk(Vec::new(), 80), 0).unwrap();
+        let mut writer = SmallDisk::writer(80);
         let tube = Event::Tube { tube: 0, name: "mail".into(), options: None };
         let mut first = Vec::new();
         put_event(&mut first, 0, &tube);
@@ -349,10 +414,68 @@ mod tests {
         writer.write_block(block(0..100));
         writer.write_block(block(100..150));
         assert!(writer.is_failing && writer.dropped == 150);
-        writer.out.1 = 1 << 20;
+        writer.out.space = 1 << 20;
         writer.write_block(block(150..160));
         assert!(!writer.is_failing && writer.dropped == 0);
-        let trace = read(&writer.out.0[..], ReadLimits::default(), |_| ()).unwrap();
+        let trace = read(&writer.out.bytes[..], ReadLimits::default(), |_| ()).unwrap();
         assert_eq!((trace.len(), trace.dropped), (10, 150));
+    }
+
+    // The introductions of tubes were lost with a block, and the trace was refused as damaged.
+    #[test]
+    fn tubes_are_introduced_again_after_a_block_that_is_not_written() {
+        let mut writer = SmallDisk::writer(30);
+        let events = Arc::<EventBuffer>::default();
+        let mut recorder = Recorder::new(events.clone());
+        let options = TubeOptions { pri: 7, ..TubeOptions::new(Kind::FifoTtl) };
+        let tubes = ["jobs", "mail"].map(|name| TubeName::new(name).unwrap());
+        let record = |recorder: &mut Recorder, at: i64| {
+            for tube in &tubes {
+                let mut sink = recorder.sink(Timestamp::from_micros(at));
+                sink.put(tube, at as u64, PutFacts::default());
+                sink.show(tube, &options);
+            }
+        };
+        for at in 1..=4 {
+            writer.out.space = if at <= 2 { 30 } else { 1 << 20 };
+            record(&mut recorder, at);
+            let block = events.lock().take(Vec::new());
+            assert!(writer.write_next(block, &events, "trace").is_some());
+            assert_eq!(writer.is_failing, at <= 2);
+        }
+        drop(recorder);
+        assert!(writer.write_next(events.take(Vec::new()), &events, "trace").is_none());
+        let trace = read(&writer.out.bytes[..], ReadLimits::default(), |_| ()).unwrap();
+        // Two introductions, twice two puts and two options; repeated introductions do not count.
+        assert_eq!((trace.len(), trace.dropped, trace.changes.len()), (4, 8, 0));
+        assert_eq!(trace.end_reason, Some(EndReason::Stopped));
+        for (tube, name) in trace.tubes.iter().zip(["jobs", "mail"]) {
+            assert_eq!((tube.name.as_str(), tube.options.as_deref()), (name, Some(&options)));
+        }
+    }
+
+    // What is missing at the end was not in the trace.
+    #[test]
+    fn missing_events_are_counted_before_the_end() {
+        let mut writer = SmallDisk::writer(80);
+        writer.write_block(block(0..100));
+        writer.out.space = 1 << 20;
+        writer.write_end(100, EndReason::Stopped);
+        let trace = read(&writer.out.bytes[..], ReadLimits::default(), |_| ()).unwrap();
+        assert_eq!((trace.dropped, trace.end), (100, 100));
+        assert_eq!(trace.end_reason, Some(EndReason::Stopped));
+    }
+
+    // Blocks behind a part of one were written, and the trace was refused as damaged.
+    #[test]
+    fn a_part_of_a_block_that_cannot_be_removed_ends_the_recording() {
+        let mut writer = SmallDisk::writer(80);
+        writer.out.keeps_all = true;
+        let events = EventBuffer::default();
+        assert!(writer.write_next(block(0..100), &events, "trace").is_none());
+        assert!(!events.lock().is_open());
+        assert_eq!(writer.out.bytes.len(), 80, "nothing follows");
+        let trace = read(&writer.out.bytes[..], ReadLimits::default(), |_| ()).unwrap();
+        assert!(trace.is_torn && trace.is_empty());
     }
 }

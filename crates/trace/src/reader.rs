@@ -16,10 +16,11 @@ use crate::tasks::{
     Change, ChangeKind, NO_DELIVERY, RecordedDelivery, RecordedTube, TaskDetails, TaskRow, Trace,
 };
 
-/// The most tasks, tubes and other changes that are read.
+/// The most tasks, tubes, deliveries and other changes that are read.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadLimits {
-    /// The most tasks; as many changes of tubes, deletes and kicks are read at most.
+    /// The most tasks. As many changes of tubes, deletes and kicks are read at most, and as many deliveries beside those of tasks
+    /// that were acknowledged at the first one.
     pub tasks: usize,
     /// The most tubes.
     pub tubes: usize,
@@ -59,7 +60,7 @@ pub enum ReadError {
         /// What is wrong.
         what: &'static str,
     },
-    /// It has too many tasks, tubes or changes.
+    /// It has too many tasks, tubes, deliveries or changes.
     #[error("the trace has more than {limit} {what}; record a shorter time (--record-max)")]
     TooLarge {
         /// What there are too many of.
@@ -127,7 +128,7 @@ pub fn read(
         offset += length as u64;
         progress(offset);
     }
-    Ok(builder.finish())
+    builder.finish()
 }
 
 /// Reads until the buffer is full or the file ends; returns how many bytes.
@@ -194,6 +195,10 @@ struct TraceBuilder {
     trace: Trace,
     limits: ReadLimits,
     live: Vec<LiveTasks>,
+    /// The latest options of tubes that changed them.
+    changed: HashMap<u32, Box<TubeOptions>>,
+    /// How many deliveries are in the details of tasks.
+    deliveries: usize,
     /// Whether a task was put before one that comes before it.
     is_unsorted: bool,
 }
@@ -201,7 +206,8 @@ struct TraceBuilder {
 impl TraceBuilder {
     fn new(limits: ReadLimits, wall_start: u64) -> Self {
         let trace = Trace { wall_start, ..Trace::default() };
-        TraceBuilder { trace, limits, live: Vec::new(), is_unsorted: false }
+        let (live, changed) = (Vec::new(), HashMap::new());
+        TraceBuilder { trace, limits, live, changed, deliveries: 0, is_unsorted: false }
     }
 
     fn add_block(&mut self, bytes: &[u8], offset: u64) -> Result<(), ReadError> {
@@ -210,6 +216,11 @@ impl TraceBuilder {
             let at = offset + reader.position() as u64;
             let damaged = |Malformed(what)| ReadError::Damaged { offset: at, what };
             let Some((time, event)) = reader.next_event().map_err(damaged)? else { return Ok(()) };
+            // A block has its missing events at its beginning, without a time.
+            if time < self.trace.end && !matches!(event, Event::Dropped { .. }) {
+                let what = "a block begins before the end of the one before it";
+                return Err(ReadError::Damaged { offset: at, what });
+            }
             self.trace.end = self.trace.end.max(time);
             self.add(time as i64, event, at)?;
         }
@@ -267,9 +278,13 @@ impl TraceBuilder {
         }
         let known = &mut self.trace.tubes[number];
         known.name = name;
+        let latest = self.changed.get(&tube).or(known.options.as_ref());
         match options {
-            Some(options) if known.options.is_some() => {
+            // It is introduced again because events are missing.
+            Some(options) if latest == Some(&options) => Ok(()),
+            Some(options) if latest.is_some() => {
                 known.consumers.forget_free();
+                self.changed.insert(tube, options.clone());
                 self.change(now, tube, ChangeKind::Options(options))
             }
             Some(options) => {
@@ -337,10 +352,8 @@ impl TraceBuilder {
             // The end was not seen: a lease expired, or a session ended. It was ready again from then on.
             let ended = (now - wait).max(start);
             let ending = Ending::Released { delay: Span::ZERO, counted: true };
-            self.add_delivery(
-                live.row,
-                RecordedDelivery { run: ended - start, wait: waited, ending },
-            );
+            let delivery = RecordedDelivery { run: ended - start, wait: waited, ending };
+            self.add_delivery(live.row, delivery)?;
             self.trace.tubes[tube as usize].consumers.end(now.unsigned_abs());
         }
         let taken = Some((now, wait));
@@ -375,7 +388,7 @@ impl TraceBuilder {
         if ending == Ending::Acked {
             self.live[tube as usize].remove(&id);
         }
-        self.add_delivery(row, RecordedDelivery { run: now - start, wait, ending });
+        self.add_delivery(row, RecordedDelivery { run: now - start, wait, ending })?;
         let known = &mut self.trace.tubes[tube as usize];
         known.samples.add(now - start);
         known.consumers.end(now.unsigned_abs());
@@ -383,7 +396,7 @@ impl TraceBuilder {
         Ok(())
     }
 
-    fn add_delivery(&mut self, row: u32, delivery: RecordedDelivery) {
+    fn add_delivery(&mut self, row: u32, delivery: RecordedDelivery) -> Result<(), ReadError> {
         let Trace { rows, details, .. } = &mut self.trace;
         let row = &mut rows[row as usize];
         let known = row.details.checked_sub(1).map(|index| &mut details[index as usize]);
@@ -391,8 +404,12 @@ impl TraceBuilder {
             row.run == NO_DELIVERY && known.as_ref().is_none_or(|d| d.deliveries.is_empty());
         if is_first && delivery.ending == Ending::Acked {
             (row.run, row.wait) = (delivery.run, delivery.wait);
-            return;
+            return Ok(());
         }
+        if self.deliveries >= self.limits.tasks {
+            return Err(ReadError::TooLarge { what: "deliveries", limit: self.limits.tasks });
+        }
+        self.deliveries += 1;
         match known {
             Some(known) => known.deliveries.push(delivery),
             None => {
@@ -400,6 +417,7 @@ impl TraceBuilder {
                 row.details = details.len() as u32;
             }
         }
+        Ok(())
     }
 
     fn delete(&mut self, now: i64, tube: u32, id: u64) -> Result<(), ReadError> {
@@ -416,27 +434,28 @@ impl TraceBuilder {
         let mut live: Vec<_> = std::mem::take(&mut self.live[tube as usize]).into_iter().collect();
         live.sort_unstable_by_key(|(id, _)| *id);
         for (_, task) in live {
-            self.end_unfinished(now, tube, &task);
+            self.end_unfinished(now, tube, &task)?;
         }
         self.change(now, tube, ChangeKind::Clear)
     }
 
     /// A delivery without an end lasted until now.
-    fn end_unfinished(&mut self, now: i64, tube: u32, task: &LiveTask) {
+    fn end_unfinished(&mut self, now: i64, tube: u32, task: &LiveTask) -> Result<(), ReadError> {
         if let Some((start, wait)) = task.taken {
             let ending = Ending::Acked;
-            self.add_delivery(task.row, RecordedDelivery { run: now - start, wait, ending });
+            self.add_delivery(task.row, RecordedDelivery { run: now - start, wait, ending })?;
             self.trace.tubes[tube as usize].consumers.end(now.unsigned_abs());
         }
+        Ok(())
     }
 
-    fn finish(mut self) -> Trace {
+    fn finish(mut self) -> Result<Trace, ReadError> {
         let end = self.trace.end;
         for tube in 0..self.live.len() {
             let mut live: Vec<_> = std::mem::take(&mut self.live[tube]).into_values().collect();
             live.sort_unstable_by_key(|task| task.row);
             for task in &live {
-                self.end_unfinished(end as i64, tube as u32, task);
+                self.end_unfinished(end as i64, tube as u32, task)?;
                 if task.taken.is_none() {
                     let row = &self.trace.rows[task.row as usize];
                     let delay = row.details(&self.trace).and_then(|details| details.delay);
@@ -451,7 +470,7 @@ impl TraceBuilder {
         if self.is_unsorted {
             self.sort();
         }
-        self.trace
+        Ok(self.trace)
     }
 
     /// Brings tasks into the order of their puts.
@@ -541,8 +560,31 @@ mod tests {
         assert_eq!(read_all(&writer.into_bytes()).unwrap().dropped, 1);
     }
 
+    // A delivery that ends before it begins would last less than nothing.
     #[test]
-    fn tasks_tubes_and_changes_are_limited() {
+    fn a_block_that_goes_back_in_time_is_refused() {
+        let mut writer = TraceWriter::in_memory(0);
+        let tube = Event::Tube { tube: 0, name: "mail".into(), options: None };
+        let take = Event::Take { tube: 0, id: 0, facts: TakeFacts::default() };
+        writer.append([(0, tube), (10, take)]);
+        let good = writer.into_bytes();
+        let finish = |at| (at, Event::Finish { tube: 0, id: 0, ending: Ending::Acked });
+        let with_block = |events: Vec<(u64, Event)>| {
+            let mut writer = TraceWriter::in_memory(0);
+            writer.append(events);
+            [&good[..], &writer.into_bytes()[HEADER_BYTES..]].concat()
+        };
+        let error = read_all(&with_block(vec![finish(9)])).unwrap_err();
+        let place = (good.len() + BLOCK_HEADER_BYTES) as u64;
+        assert!(matches!(error, ReadError::Damaged { offset, .. } if offset == place), "{error}");
+        assert!(error.to_string().contains("a block begins before the end"), "{error}");
+        assert!(read_all(&with_block(vec![finish(10)])).is_ok());
+        let dropped = (0, Event::Dropped { count: 1 });
+        assert!(read_all(&with_block(vec![dropped, finish(10)])).is_ok());
+    }
+
+    #[test]
+    fn tasks_tubes_deliveries_and_changes_are_limited() {
         let limited = |bytes: &[u8], tasks, tubes| {
             read(bytes, ReadLimits { tasks, tubes }, |_| ())
                 .map(drop)
@@ -557,6 +599,16 @@ mod tests {
         writer.append([(0, tube)]);
         writer.append((0..3).map(|at| (at, Event::Kick { tube: 0, count: 1 })));
         assert!(limited(&writer.into_bytes(), 2, 1).unwrap_err().contains("more than 2 changes"));
+        let mut writer = TraceWriter::in_memory(0);
+        let tube = Event::Tube { tube: 0, name: "mail".into(), options: None };
+        let take = Event::Take { tube: 0, id: 0, facts: TakeFacts::default() };
+        let ending = Ending::Released { delay: Span::ZERO, counted: true };
+        let release = Event::Finish { tube: 0, id: 0, ending };
+        writer.append([(0, tube)]);
+        (0..3).for_each(|at| writer.append([(at, take.clone()), (at, release.clone())]));
+        let bytes = writer.into_bytes();
+        assert_eq!(limited(&bytes, 3, 1), Ok(()));
+        assert!(limited(&bytes, 2, 1).unwrap_err().contains("more than 2 deliveries"));
         let huge = Event::Tube { tube: u32::MAX, name: "mail".into(), options: None };
         let mut writer = TraceWriter::in_memory(0);
         writer.append([(0, huge)]);

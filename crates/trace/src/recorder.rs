@@ -1,14 +1,17 @@
 //! Feeds a trace: gives tubes their numbers, hides names of sub-queues, and appends events to the buffer.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, MutexGuard};
 
 use taskyard_core::limits::TUBES_MAX;
-use taskyard_core::{Timestamp, TubeName, TubeOptions};
+use taskyard_core::{Span, Timestamp, TubeName, TubeOptions};
 
 use crate::buffer::{EventBuffer, PendingEvents};
 use crate::event::{EndReason, Ending, Event, PutFacts, TakeFacts};
+
+/// After this time options that could not be read are read again.
+const READ_RETRY: Span = Span::from_secs(1);
 
 /// The side of a trace that the event loop uses. When it is dropped, the trace ends.
 #[derive(Debug)]
@@ -19,7 +22,9 @@ pub struct Recorder {
     tubes: HashMap<TubeName, SeenTube>,
     next_number: u32,
     /// Tubes whose options are to be read.
-    unread: Vec<TubeName>,
+    unread: BTreeSet<TubeName>,
+    /// Not before this moment, because the store failed.
+    read_after: Option<Timestamp>,
     /// Its keys are random and stored nowhere, so that a hash does not tell the name.
     hasher: RandomState,
 }
@@ -37,7 +42,8 @@ impl Recorder {
             start: None,
             tubes: HashMap::new(),
             next_number: 0,
-            unread: Vec::new(),
+            unread: BTreeSet::new(),
+            read_after: None,
             hasher: RandomState::new(),
         }
     }
@@ -52,14 +58,26 @@ impl Recorder {
         self.buffer.lock().is_open()
     }
 
-    /// Whether the options of tubes are to be read.
-    pub fn has_unread(&self) -> bool {
-        !self.unread.is_empty()
+    /// When the options of tubes are to be read; `None` if all were.
+    pub fn next_read(&self, now: Timestamp) -> Option<Timestamp> {
+        (!self.unread.is_empty()).then(|| self.read_after.unwrap_or(now))
     }
 
-    /// The tubes whose options are to be read, each once.
-    pub fn take_unread(&mut self) -> Vec<TubeName> {
+    /// The tubes whose options are to be read now, each once.
+    pub fn take_unread(&mut self, now: Timestamp) -> BTreeSet<TubeName> {
+        if self.read_after.is_some_and(|moment| now < moment) {
+            return BTreeSet::new();
+        }
+        self.read_after = None;
         std::mem::take(&mut self.unread)
+    }
+
+    /// The options of a tube could not be read: they are to be read later, unless they are known.
+    pub fn read_later(&mut self, now: Timestamp, tube: &TubeName) {
+        let is_unknown = self.tubes.get(tube).is_some_and(|seen| seen.options.is_none());
+        if is_unknown && self.unread.insert(tube.clone()) {
+            self.read_after = Some(now + READ_RETRY);
+        }
     }
 
     /// Begins the events of a batch that ran at this moment.
@@ -69,7 +87,11 @@ impl Recorder {
         let Recorder { buffer, tubes, next_number, unread, .. } = self;
         let pending = buffer.lock();
         let before = pending.len();
-        EventSink { buffer, pending, before, time, tubes, next_number, unread }
+        let mut sink = EventSink { buffer, pending, before, time, tubes, next_number, unread };
+        if sink.pending.take_lost_tubes() {
+            sink.introduce_again();
+        }
+        sink
     }
 }
 
@@ -88,7 +110,7 @@ pub struct EventSink<'a> {
     time: u64,
     tubes: &'a mut HashMap<TubeName, SeenTube>,
     next_number: &'a mut u32,
-    unread: &'a mut Vec<TubeName>,
+    unread: &'a mut BTreeSet<TubeName>,
 }
 
 impl EventSink<'_> {
@@ -169,6 +191,18 @@ impl EventSink<'_> {
         true
     }
 
+    /// Records all tubes again with their numbers, after a block could not be written.
+    fn introduce_again(&mut self) {
+        let mut tubes: Vec<(&TubeName, &SeenTube)> = self.tubes.iter().collect();
+        tubes.sort_unstable_by_key(|(_, seen)| seen.number);
+        for (name, SeenTube { number, options }) in tubes {
+            let (name, options) = (name.as_str().to_owned(), options.clone());
+            if !self.pending.repeat(self.time, &Event::Tube { tube: *number, name, options }) {
+                return self.pending.lose_tubes();
+            }
+        }
+    }
+
     fn push(&mut self, tube: &TubeName, event: impl FnOnce(u32) -> Event) {
         if let Some(number) = self.number(tube) {
             self.pending.push(self.time, &event(number));
@@ -179,16 +213,20 @@ impl EventSink<'_> {
         if let Some(seen) = self.tubes.get(tube) {
             return Some(seen.number);
         }
-        if tube.is_internal() || !self.pending.is_open() || self.tubes.len() >= TUBES_MAX {
+        if tube.is_internal() || !self.pending.is_open() {
             return None;
         }
         let number = *self.next_number;
-        let next = number.checked_add(1)?;
+        // Tubes that are removed and created again get further numbers, and the reader accepts so many.
+        if number as usize >= TUBES_MAX {
+            self.pending.count_unnumbered();
+            return None;
+        }
         if !self.introduce(tube, number, None) {
             return None;
         }
-        *self.next_number = next;
-        self.unread.push(tube.clone());
+        *self.next_number = number + 1;
+        self.unread.insert(tube.clone());
         Some(number)
     }
 }
@@ -205,6 +243,8 @@ mod tests {
 
     use super::*;
     use crate::codec::EventReader;
+    use crate::file::TraceWriter;
+    use crate::reader::{ReadLimits, read};
 
     fn tube(name: &str) -> TubeName {
         TubeName::new(name).unwrap()
@@ -235,8 +275,17 @@ mod tests {
         sink.drop_tube(&jobs);
         sink.delete(&jobs, 3);
         drop(sink);
-        assert_eq!(recorder.take_unread(), [mail, jobs]);
-        assert!(!recorder.has_unread());
+        let now = Timestamp::from_micros(5);
+        assert_eq!(recorder.next_read(now), Some(now));
+        assert_eq!(recorder.take_unread(now), BTreeSet::from([mail.clone(), jobs.clone()]));
+        assert_eq!(recorder.next_read(now), None);
+        recorder.read_later(now, &mail);
+        assert_eq!(recorder.next_read(now), None, "it has another name");
+        recorder.read_later(now, &jobs);
+        let later = now + READ_RETRY;
+        assert_eq!(recorder.next_read(now), Some(later));
+        assert_eq!(recorder.take_unread(now), BTreeSet::new());
+        assert_eq!(recorder.take_unread(later), BTreeSet::from([jobs]));
         let names = |event: &Event| match event {
             Event::Tube { tube, name, options } => format!("{name} {tube} {}", options.is_some()),
             Event::Put { tube, .. } => format!("put {tube}"),
@@ -256,6 +305,24 @@ mod tests {
             "delete 1",
         ];
         assert_eq!(shown, expected);
+    }
+
+    // A tube that was removed and created again too often made the trace unreadable.
+    #[test]
+    fn events_of_too_many_tubes_are_counted_as_missing() {
+        let mut writer = TraceWriter::in_memory(0);
+        let buffer = Arc::<EventBuffer>::default();
+        let mut recorder = Recorder::new(buffer.clone());
+        let mail = tube("mail");
+        for id in 0..TUBES_MAX as u64 + 5 {
+            let mut sink = recorder.sink(Timestamp::from_micros(5));
+            sink.put(&mail, id, PutFacts::default());
+            sink.drop_tube(&mail);
+        }
+        drop(recorder);
+        writer.write_block(buffer.take(Vec::new()));
+        let trace = read(&writer.into_bytes()[..], ReadLimits::default(), |_| ()).unwrap();
+        assert_eq!((trace.tubes.len(), trace.len(), trace.dropped), (TUBES_MAX, TUBES_MAX, 5));
     }
 
     #[test]

@@ -30,8 +30,9 @@ struct SideJson {
     p90: f64,
     p99: f64,
     max: f64,
+    /// From the last put until the last delivery ended.
     #[serde(skip_serializing_if = "Option::is_none")]
-    drain: Option<f64>,
+    last_end: Option<f64>,
     /// How long a consumer needs from the end of a delivery to the next one.
     #[serde(skip_serializing_if = "Option::is_none")]
     turnaround: Option<f64>,
@@ -67,13 +68,13 @@ impl<'a> WaitReport<'a> {
             tube: Some(recorded.name.clone()),
             recorded: Some(SideJson {
                 consumers: Some(recorded.consumers.most()),
-                drain: Some(seconds(recorded_drain(recorded))),
+                last_end: Some(seconds(recorded_last_end(recorded))),
                 turnaround: Some(seconds(recorded.consumers.turnaround())),
                 ..SideJson::new(old)
             }),
             simulated: Some(SideJson {
                 consumers: Some(simulated.consumers.unwrap_or(recorded.consumers.most())),
-                drain: Some(seconds(simulated_drain(recorded, simulated))),
+                last_end: Some(seconds(simulated_last_end(recorded, simulated))),
                 waiting: Some(simulated.waiting),
                 ..SideJson::new(new)
             }),
@@ -106,17 +107,18 @@ impl<'a> WaitReport<'a> {
     }
 
     fn print_table(&self) -> io::Result<()> {
-        let header = ["tube", "", "consumers", "taken", "p50", "p90", "p99", "max", "drain"];
+        let header = ["tube", "", "consumers", "taken", "p50", "p90", "p99", "max", "last end"];
         let mut table = output::table(&header);
         table.align_right_from(2);
         for (recorded, simulated, [old, new]) in self.tubes() {
             let most = recorded.consumers.most();
             let name = printable(&recorded.name);
             let consumers = most.to_string();
-            table.add_row(row([name, "recorded".into(), consumers], old, recorded_drain(recorded)));
+            let last_end = recorded_last_end(recorded);
+            table.add_row(row([name, "recorded".into(), consumers], old, last_end));
             let consumers = simulated.consumers.unwrap_or(most).to_string();
-            let drain = simulated_drain(recorded, simulated);
-            table.add_row(row([String::new(), "simulated".into(), consumers], new, drain));
+            let last_end = simulated_last_end(recorded, simulated);
+            table.add_row(row([String::new(), "simulated".into(), consumers], new, last_end));
         }
         for (name, figures) in &self.replayed.classes {
             let cells = [format!("class {}", printable(name)), "simulated".into(), String::new()];
@@ -178,7 +180,7 @@ impl SideJson {
             p90: seconds(p90),
             p99: seconds(p99),
             max: seconds(max),
-            drain: None,
+            last_end: None,
             turnaround: None,
             waiting: None,
         }
@@ -190,19 +192,19 @@ fn seconds(micros: u64) -> f64 {
 }
 
 /// The time from the last put until the last delivery ended.
-fn recorded_drain(tube: &RecordedTube) -> u64 {
+fn recorded_last_end(tube: &RecordedTube) -> u64 {
     tube.last_end.saturating_sub(tube.last_put)
 }
 
-fn simulated_drain(recorded: &RecordedTube, simulated: &ReplayedTube) -> u64 {
+fn simulated_last_end(recorded: &RecordedTube, simulated: &ReplayedTube) -> u64 {
     simulated.last_end.saturating_sub(recorded.last_put)
 }
 
-fn row(begin: [String; 3], figures: &WaitFigures, drain: u64) -> Vec<String> {
+fn row(begin: [String; 3], figures: &WaitFigures, last_end: u64) -> Vec<String> {
     let WaitFigures { count, p50, p90, p99, max } = *figures;
     let mut cells = begin.to_vec();
     cells.push(count.to_string());
     let time = |micros| if count == 0 { "-".into() } else { plot::duration(micros) };
-    cells.extend([p50, p90, p99, max, drain].map(time));
+    cells.extend([p50, p90, p99, max, last_end].map(time));
     cells
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use taskyard_testkit::recorded_output::register_secret;
@@ -77,6 +78,7 @@ fn a_recorded_server_is_replayed() {
     for side in ["recorded", "simulated"] {
         assert_eq!(mail[side]["deliveries"], 5, "{mail}");
         assert_eq!(mail[side]["consumers"], 1, "{mail}");
+        assert!(mail[side]["last_end"].is_f64() && mail[side]["drain"].is_null(), "{mail}");
     }
     assert_eq!(rows[1]["simulated"]["waiting"], 1, "no consumer took reports: {rows:?}");
     // A consumer that takes at once lets tasks wait no longer than those of the command line did.
@@ -86,7 +88,7 @@ fn a_recorded_server_is_replayed() {
     assert_eq!((&more["max"], &more["consumers"]), (&0.0.into(), &5.into()), "{more}");
 
     let text = run(&["simulate", folder.path(), "--consumers", "1"]).good();
-    for part in ["6 tasks of 2 tubes", "recorded", "simulated", "P99", "DRAIN", "mean wait", "█"]
+    for part in ["6 tasks of 2 tubes", "recorded", "simulated", "P99", "LAST END", "mean wait", "█"]
     {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }
@@ -120,11 +122,18 @@ fn a_killed_server_leaves_a_readable_trace() {
     let server = folder.serve(&[]);
     work(&server, 3);
     // What was written is read while the server runs, without a fixed time to wait.
-    while run(&["simulate", folder.path(), "--json"]).json().is_empty() {}
+    let given_up = Instant::now() + Duration::from_secs(60);
+    loop {
+        let rows = folder.simulate(&[]);
+        if rows.first().is_some_and(|mail| mail["recorded"]["deliveries"] == 3) {
+            break;
+        }
+        assert!(Instant::now() < given_up, "the trace has not all deliveries: {rows:?}");
+    }
     server.signal("KILL");
     assert!(!server.ended().0.success());
-    let rows = folder.simulate(&[]);
-    assert_eq!(rows[0]["tube"], "mail");
+    let mail = &folder.simulate(&[])[0];
+    assert_eq!((&mail["tube"], &mail["recorded"]["deliveries"]), (&"mail".into(), &3.into()));
     let unknown = run(&["simulate", folder.path(), "--limit", "slow=2"]).ends(2);
     assert!(unknown.err.contains("no tube or semaphore 'slow'; it has mail"), "{unknown:?}");
 }

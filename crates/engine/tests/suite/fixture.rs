@@ -14,6 +14,7 @@ use taskyard_engine::{Engine, ManualClock, Settings};
 use taskyard_store::{
     BodyKey, Capabilities, Executed, MemoryStore, Pending, Store, StoreTime, Unloaded,
 };
+use taskyard_trace::Recorder;
 
 /// An engine, its clock and its store.
 pub struct Fixture {
@@ -214,10 +215,16 @@ impl Store for WatchedStore {
 impl Fixture {
     /// An engine with a `fifottl` tube "mail" and a tube "small" with a capacity of two.
     pub async fn new() -> Self {
+        Fixture::recorded(None).await
+    }
+
+    /// The same with a trace.
+    pub async fn recorded(recorder: Option<Recorder>) -> Self {
         let control = Arc::new(Control::default());
         let store = WatchedStore { memory: MemoryStore::default(), control: control.clone() };
         let clock = Arc::new(ManualClock::new(Timestamp::from_micros(1_000_000_000)));
-        let engine = Engine::start(Box::new(store), clock.clone(), Settings::default());
+        let (store, settings) = (Box::new(store), Settings::default());
+        let engine = Engine::start_recorded(store, clock.clone(), settings, recorder);
         let fixture = Fixture { engine, clock, control };
         let mut small = TubeOptions::new(Kind::LimFifoTtl);
         small.capacity = Some(2);

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use taskyard_core::{
     Body, Command, Execute, Finish, FinishItem, Holder, Kind, NewTask, Reply, Span, Take, Task,
@@ -13,6 +14,8 @@ use taskyard_store::MemoryStore;
 use taskyard_trace::{
     ConsumerRule, EndReason, ReadLimits, Scenario, Trace, TraceFile, read, read_file, replay,
 };
+
+use crate::fixture::Fixture;
 
 const SECOND: i64 = 1_000_000;
 /// It is in no trace.
@@ -169,4 +172,35 @@ async fn a_trace_has_the_rules_of_the_tubes_but_nothing_secret() {
     let has = |text: &str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
     assert!(has("jobs") && !has(SECRET) && !has("internal"));
     assert_eq!(read(&bytes[..], ReadLimits::default(), |_| ()).unwrap().len(), 2);
+}
+
+// Options were read once, and a trace of a store that failed then had none.
+#[tokio::test]
+async fn options_that_could_not_be_read_are_read_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let (file, recorder) = TraceFile::create(&path, u64::MAX).unwrap();
+    let fixture = Fixture::recorded(Some(recorder)).await;
+    let reads = || {
+        let batches = fixture.control.batches.lock().unwrap();
+        let is_read = |command: &&Command| matches!(command, Command::Tubes { tube: Some(_) });
+        batches.iter().flatten().filter(is_read).count()
+    };
+    // The put succeeds, and the store fails when the options are read.
+    fixture.control.failing_next.store(true, Ordering::SeqCst);
+    fixture.put("mail", b"a").await;
+    for _ in 0..3 {
+        fixture.idle().await;
+        assert_eq!(reads(), 1, "it does not try again at once");
+    }
+    fixture.control.failing_next.store(false, Ordering::SeqCst);
+    fixture.control.failing.store(false, Ordering::SeqCst);
+    fixture.clock.advance(Span::from_secs(1));
+    fixture.idle().await;
+    assert_eq!(reads(), 2);
+    fixture.engine.stop().await.unwrap();
+    drop(fixture);
+    file.join();
+    let trace = read_file(&path, ReadLimits::default(), |_| ()).unwrap();
+    assert_eq!(trace.tubes[0].options.as_deref(), Some(&TubeOptions::new(Kind::FifoTtl)));
 }

@@ -116,7 +116,7 @@ impl ClassReplay<'_> {
         let details = self.trace.rows[row as usize].details(self.trace);
         match details.and_then(|details| details.delay).filter(|delay| !delay.is_zero()) {
             None => self.arrive(now, row, 0),
-            Some(delay) => self.arrive_later(now + delay.as_micros(), row, 0),
+            Some(delay) => self.arrive_later(now.saturating_add(delay.as_micros()), row, 0),
         }
     }
 
@@ -161,7 +161,7 @@ impl ClassReplay<'_> {
             | Ending::FailedPolicy(delay) => Some(delay),
         };
         if let Some(delay) = again {
-            self.arrive_later(now + delay.as_micros(), row, nth + 1);
+            self.arrive_later(now.saturating_add(delay.as_micros()), row, nth + 1);
         }
         let decisions = self.classes.remove(Timestamp::from_micros(now), Ticket(ticket));
         self.apply(now, decisions);
@@ -191,7 +191,7 @@ impl ClassReplay<'_> {
             waits.push(wait.unsigned_abs());
         }
         self.found.cut += u64::from(recorded.run > limit.as_micros());
-        let at = now + recorded.run.min(limit.as_micros());
+        let at = now.saturating_add(recorded.run.min(limit.as_micros()));
         self.steps.push(Reverse(Step { at, arrives: false, number: ticket.0 }));
     }
 }

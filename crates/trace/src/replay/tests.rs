@@ -91,6 +91,27 @@ fn four_tasks() -> Trace {
     events.trace()
 }
 
+// The sum of run times from a damaged file may exceed 64 bits.
+#[test]
+fn the_longest_runs_one_after_the_other_are_replayed() {
+    let mut events = Events::with_tube("mail", plain());
+    let forever = Span::FOREVER.as_micros().unsigned_abs();
+    for id in 0..4_000 {
+        events.put(0, 0, id, PutFacts::default());
+        events.take(0, 0, id, 0);
+        events.end(forever, 0, id, Ending::Acked);
+    }
+    let trace = events.trace();
+    let found = replay(&trace, &consumers(None, 1), |_| ()).unwrap();
+    let tube = &found.tubes[0];
+    assert_eq!((tube.started, tube.last_end), (4_000, i64::MAX.unsigned_abs()));
+    let class = Class::new("long", Span::FOREVER, Limit::Percent(100));
+    let classes = Some(Rules::new(vec![class]).unwrap());
+    let scenario = Scenario { classes, ..consumers(None, 1) };
+    let found = replay(&trace, &scenario, |_| ()).unwrap();
+    assert_eq!(found.tubes[0].started + found.denied, 4_000);
+}
+
 #[test]
 fn fewer_consumers_let_tasks_wait_longer() {
     let trace = four_tasks();

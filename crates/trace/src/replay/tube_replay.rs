@@ -189,7 +189,8 @@ impl<'a> TubeReplay<'a> {
             match self.tubes[number as usize].turnaround {
                 0 => self.free_consumer(number),
                 more => {
-                    self.ends.push(Reverse(DeliveryEnd { at: now + more, id: CONSUMER, ..end }))
+                    let at = now.saturating_add(more);
+                    self.ends.push(Reverse(DeliveryEnd { at, id: CONSUMER, ..end }))
                 }
             }
             let tube = &mut self.tubes[number as usize];
@@ -520,7 +521,8 @@ impl<'a> TubeReplay<'a> {
         }
         let delivery = self.trace.replayed_delivery(index, nth);
         self.found.tubes[number as usize].start(now, wait, &delivery);
-        self.ends.push(Reverse(DeliveryEnd { at: now + delivery.run, row: index, id }));
+        let at = now.saturating_add(delivery.run);
+        self.ends.push(Reverse(DeliveryEnd { at, row: index, id }));
     }
 
     /// The result, with the numbers of tasks that nothing can take.
