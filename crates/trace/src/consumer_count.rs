@@ -1,4 +1,4 @@
-//! How many tasks of a tube ran at once, over time: the number of its consumers while tasks waited.
+//! Counts how many tasks of a tube ran at once, over time: the number of its consumers while tasks waited.
 //!
 //! While a task waits, every consumer is busy, so their number is that of the running tasks. The trace is divided into
 //! intervals whose length doubles as it grows.

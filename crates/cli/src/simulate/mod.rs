@@ -13,7 +13,7 @@ use taskyard_wire::Exit;
 use crate::failure::UsageError;
 use crate::output::{self, plural};
 use crate::progress::Progress;
-use report::Report;
+use report::WaitReport;
 use scenario_args::ScenarioArgs;
 
 /// The arguments of `simulate`.
@@ -50,7 +50,7 @@ pub fn run(args: SimulateArgs) -> anyhow::Result<Exit> {
         replay(&trace, &scenario, |done| progress.bar(done, tasks, "replayed"))
     };
     let replayed = replayed.map_err(|error| UsageError(error.to_string()))?;
-    let report = Report::new(&trace, replayed);
+    let report = WaitReport::new(&trace, replayed);
     if args.json {
         output::json_lines(report.json())?;
     } else {

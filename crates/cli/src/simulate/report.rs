@@ -13,7 +13,7 @@ use crate::units;
 const PLOTS_MAX: usize = 5;
 
 /// What is shown.
-pub struct Report<'a> {
+pub struct WaitReport<'a> {
     trace: &'a Trace,
     replayed: Replayed,
     /// Of each tube: the recorded and the simulated figures.
@@ -52,13 +52,13 @@ pub struct RowJson {
     simulated: Option<SideJson>,
 }
 
-impl<'a> Report<'a> {
+impl<'a> WaitReport<'a> {
     /// Computes the figures.
     pub fn new(trace: &'a Trace, mut replayed: Replayed) -> Self {
         let recorded = trace.recorded_figures();
         let simulated = replayed.tubes.iter_mut().map(ReplayedTube::figures);
         let figures = recorded.into_iter().zip(simulated).map(|(old, new)| [old, new]).collect();
-        Report { trace, replayed, figures }
+        WaitReport { trace, replayed, figures }
     }
 
     /// One row for each tube and class.
