@@ -51,7 +51,10 @@ pub(super) fn check_count(tasks: usize) -> Result<()> {
     if tasks <= POSITIONS_MAX {
         return Ok(());
     }
-    Err(Error::Invalid(format!(
-        "'estimate' is for at most {POSITIONS_MAX} tasks, and the request has {tasks}; send several requests, or leave it out"
-    )))
+    Err(Error::TooLarge {
+        what: "the number of tasks with an estimate",
+        size: tasks,
+        limit: POSITIONS_MAX,
+        advice: "send several requests, or leave out 'estimate'",
+    })
 }

@@ -181,7 +181,7 @@ async fn more_estimates_than_allowed_are_refused_before_the_put() {
         json!({ "tasks": tasks, "estimate": true })
     };
     let refused = fixture.post(PUT, put(101)).await;
-    assert!(refused.refused(400, "invalid").contains("at most 100 tasks"), "{}", refused.body);
+    assert!(refused.refused(413, "too_large").contains("the limit is 100"), "{}", refused.body);
     fixture.get("/v1/tubes/mail").await.refused(404, "tube_not_found");
     assert_eq!(fixture.done(PUT, put(100)).await["tasks"][99]["ahead"], 99);
     let ids: Vec<u64> = (0..101).collect();

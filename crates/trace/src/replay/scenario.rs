@@ -1,4 +1,4 @@
-//! Describes what differs from the recording.
+//! Describes what differs from the recording, and refuses what the trace does not have.
 
 use taskyard_core::classes::{Limit, Rules, RulesError};
 use taskyard_core::{Error, RateLimit};
