@@ -106,7 +106,8 @@ impl PendingEvents {
             return false;
         }
         let has_space = self.append(time, event);
-        *(if has_space { &mut self.count } else { &mut self.dropped }) += 1;
+        self.count += u64::from(has_space);
+        self.dropped += u64::from(!has_space);
         has_space
     }
 

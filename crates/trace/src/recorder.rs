@@ -84,10 +84,20 @@ impl Recorder {
     pub fn sink(&mut self, now: Timestamp) -> EventSink<'_> {
         let start = *self.start.get_or_insert(now);
         let time = now.since(start).as_micros().unsigned_abs();
-        let Recorder { buffer, tubes, next_number, unread, .. } = self;
+        let Recorder { buffer, tubes, next_number, unread, read_after, .. } = self;
         let pending = buffer.lock();
         let before = pending.len();
-        let mut sink = EventSink { buffer, pending, before, time, tubes, next_number, unread };
+        let mut sink = EventSink {
+            buffer,
+            pending,
+            before,
+            now,
+            time,
+            tubes,
+            next_number,
+            unread,
+            read_after,
+        };
         if sink.pending.take_lost_tubes() {
             sink.introduce_again();
         }
@@ -107,10 +117,12 @@ pub struct EventSink<'a> {
     buffer: &'a EventBuffer,
     pending: MutexGuard<'a, PendingEvents>,
     before: usize,
+    now: Timestamp,
     time: u64,
     tubes: &'a mut HashMap<TubeName, SeenTube>,
     next_number: &'a mut u32,
     unread: &'a mut BTreeSet<TubeName>,
+    read_after: &'a mut Option<Timestamp>,
 }
 
 impl EventSink<'_> {
@@ -170,8 +182,12 @@ impl EventSink<'_> {
     /// The options of a tube, which are recorded if they are new and the tube was used.
     pub fn show(&mut self, tube: &TubeName, options: &TubeOptions) {
         let Some(seen) = self.tubes.get(tube) else { return };
-        if seen.options.as_deref() != Some(options) {
-            self.introduce(tube, seen.number, Some(Box::new(options.clone())));
+        if seen.options.as_deref() == Some(options) {
+            return;
+        }
+        if !self.introduce(tube, seen.number, Some(Box::new(options.clone()))) {
+            self.unread.insert(tube.clone());
+            *self.read_after = Some(self.now + READ_RETRY);
         }
     }
 
@@ -305,6 +321,23 @@ mod tests {
             "delete 1",
         ];
         assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn options_without_space_are_read_later() {
+        let buffer = Arc::<EventBuffer>::default();
+        let mut recorder = Recorder::new(buffer.clone());
+        let (now, mail) = (Timestamp::from_micros(5), tube("mail"));
+        recorder.sink(now).put(&mail, 0, PutFacts::default());
+        assert_eq!(recorder.take_unread(now), BTreeSet::from([mail.clone()]));
+        while buffer.lock().push(0, &Event::Clear { tube: 0 }) {}
+        let options = TubeOptions::new(Kind::FifoTtl);
+        recorder.sink(now).show(&mail, &options);
+        assert_eq!(recorder.next_read(now), Some(now + READ_RETRY));
+        assert_eq!(recorder.take_unread(now + READ_RETRY), BTreeSet::from([mail.clone()]));
+        buffer.lock().take(Vec::new());
+        recorder.sink(now).show(&mail, &options);
+        assert_eq!(recorder.next_read(now), None);
     }
 
     // A tube that was removed and created again too often made the trace unreadable.

@@ -91,6 +91,17 @@ fn four_tasks() -> Trace {
     events.trace()
 }
 
+// docs/estimates.md says so.
+#[test]
+fn a_waiting_task_that_is_buried_counts_as_removed() {
+    let mut events = Events::with_tube("mail", plain());
+    (0..2).for_each(|id| events.put(0, 0, id, PutFacts::default()));
+    events.end(SECOND, 0, 1, Ending::Buried);
+    events.add(2 * SECOND, Event::Kick { tube: 0, count: 1 });
+    let found = replay(&events.trace(), &consumers(None, 0), |_| ()).unwrap();
+    assert_eq!(found.tubes[0].waiting, 1);
+}
+
 // The sum of run times from a damaged file may exceed 64 bits.
 #[test]
 fn the_longest_runs_one_after_the_other_are_replayed() {
