@@ -78,7 +78,7 @@ test("positions and estimates", async (t) => {
   assert.deepEqual(placed.map(({ id, ahead }) => [id, ahead]), [[2, 2], [3, 2]]);
   assert.deepEqual((await client.positions("a", [3, 99, 2])).map(({ id, ahead }) => [id, ahead]), [[3, 2], [2, 2]]);
   const many = Array.from({ length: 101 }, (_, data) => ({ data }));
-  await assert.rejects(client.putMany("a", many, { estimate: true }), code("invalid"));
+  await assert.rejects(client.putMany("a", many, { estimate: true }), code("too_large"));
   // A finished task and a taken one: run times and the number of consumers are known.
   const [first] = await client.take("a", { count: 2 });
   await client.ack("a", first);

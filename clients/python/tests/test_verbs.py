@@ -152,7 +152,7 @@ class Verbs(ServerTest):
         self.assertEqual([(position.id, position.ahead) for position in positions], [(2, 2), (3, 2)])
         self.assertEqual([position.id for position in self.client.positions(self.tube, [3, 99, 2])], [3, 2])
         self.assertGreater(self.client.positions(self.tube, [3])[0].due, 0)
-        with self.assertRaises(errors.InvalidRequestError):
+        with self.assertRaises(errors.TooLargeError):
             self.client.put_many(self.tube, range(101), estimate=True)
         self.assertEqual(self.client.tube(self.tube)["tasks"]["total"], 4)
         # A finished task and a taken one: run times and the number of consumers are known.

@@ -347,7 +347,12 @@ mod tests {
         let path = folder.path().join("trace");
         let most = 100_000;
         let (file, mut recorder) = TraceFile::create(&path, most).unwrap();
-        let mut id = 0;
+        record(&mut recorder, 0..1_000);
+        // A block that is larger than the rest of the file is not written.
+        while fs::metadata(&path).unwrap().len() < 1_000 {
+            std::thread::yield_now();
+        }
+        let mut id = 1_000;
         while recorder.is_open() {
             record(&mut recorder, id..id + 1_000);
             id += 1_000;
