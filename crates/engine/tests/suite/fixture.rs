@@ -215,16 +215,20 @@ impl Store for WatchedStore {
 impl Fixture {
     /// An engine with a `fifottl` tube "mail" and a tube "small" with a capacity of two.
     pub async fn new() -> Self {
-        Fixture::recorded(None).await
+        Fixture::start(Settings::default(), None).await
     }
 
-    /// The same with a trace.
-    pub async fn recorded(recorder: Option<Recorder>) -> Self {
+    /// The same with a trace, and without time series, which read options of tubes, too.
+    pub async fn recorded(recorder: Recorder) -> Self {
+        let settings = Settings { series_tubes_max: 0, ..Settings::default() };
+        Fixture::start(settings, Some(recorder)).await
+    }
+
+    async fn start(settings: Settings, recorder: Option<Recorder>) -> Self {
         let control = Arc::new(Control::default());
         let store = WatchedStore { memory: MemoryStore::default(), control: control.clone() };
         let clock = Arc::new(ManualClock::new(Timestamp::from_micros(1_000_000_000)));
-        let (store, settings) = (Box::new(store), Settings::default());
-        let engine = Engine::start_recorded(store, clock.clone(), settings, recorder);
+        let engine = Engine::start_recorded(Box::new(store), clock.clone(), settings, recorder);
         let fixture = Fixture { engine, clock, control };
         let mut small = TubeOptions::new(Kind::LimFifoTtl);
         small.capacity = Some(2);

@@ -180,7 +180,7 @@ async fn options_that_could_not_be_read_are_read_later() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     let (file, recorder) = TraceFile::create(&path, u64::MAX).unwrap();
-    let fixture = Fixture::recorded(Some(recorder)).await;
+    let fixture = Fixture::recorded(recorder).await;
     let reads = || {
         let batches = fixture.control.batches.lock().unwrap();
         let is_read = |command: &&Command| matches!(command, Command::Tubes { tube: Some(_) });
