@@ -132,7 +132,7 @@ async fn estimates(report: &mut Report, name: &str, client: &Client, size: Size)
             while let Some(task) = client.take(TUBE, Duration::ZERO).await? {
                 client.ack(&task).await?;
             }
-            taskyard::Result::Ok(())
+            Ok::<(), taskyard::Error>(())
         }
     });
     let last = size.tasks as u64 - 1;
