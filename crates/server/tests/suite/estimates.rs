@@ -186,7 +186,7 @@ async fn more_estimates_than_allowed_are_refused_before_the_put() {
     assert_eq!(fixture.done(PUT, put(100)).await["tasks"][99]["ahead"], 99);
     let ids: Vec<u64> = (0..101).collect();
     let peek = |ids: &[u64]| json!({ "ids": ids, "estimate": true });
-    fixture.post("/v1/tubes/mail/peek", peek(&ids)).await.refused(400, "invalid");
+    fixture.post("/v1/tubes/mail/peek", peek(&ids)).await.refused(413, "too_large");
     let shown = fixture.done("/v1/tubes/mail/peek", peek(&ids[..100])).await;
     assert_eq!(shown["tasks"][99]["ahead"], 99);
     // It belongs to the request, not to a task.
