@@ -112,7 +112,8 @@ impl PendingEvents {
         true
     }
 
-    fn take(&mut self, spare: Vec<u8>) -> Block {
+    /// Takes the events without waiting for more.
+    pub fn take(&mut self, spare: Vec<u8>) -> Block {
         Block {
             bytes: std::mem::replace(&mut self.bytes, spare),
             count: std::mem::take(&mut self.count),
