@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use taskyard_core::classes::{Classes, Decision, Rules, RunRequest, Ticket};
-use taskyard_core::{Span, Timestamp};
+use taskyard_core::{RetryPolicy, Span, TaskId, Timestamp};
 
 use super::scenario::Scenario;
 use super::{REPORT_EVERY, Replayed, ReplayedTube};
@@ -156,9 +156,15 @@ impl ClassReplay<'_> {
         self.found.tubes[tube].end(now);
         let again = match self.trace.replayed_delivery(row, nth as usize).ending {
             Ending::Acked | Ending::Buried | Ending::FailedBuried => None,
-            Ending::Released { delay, .. }
-            | Ending::FailedRetry(delay)
-            | Ending::FailedPolicy(delay) => Some(delay),
+            Ending::Released { delay, .. } | Ending::FailedRetry(delay) => Some(delay),
+            Ending::FailedPolicy(default_delay) => {
+                let options = self.trace.tubes[tube].options.as_deref();
+                let policy = options.and_then(|options| options.retry.as_deref());
+                let by_policy = |policy: &RetryPolicy| {
+                    policy.delay_after(nth + 1, SEED as u32, TaskId(u64::from(row)))
+                };
+                Some(policy.map_or(default_delay, by_policy))
+            }
         };
         if let Some(delay) = again {
             self.arrive_later(now.saturating_add(delay.as_micros()), row, nth + 1);
