@@ -92,7 +92,7 @@ fn puts_of(commands: &[Command]) -> Vec<(usize, Command)> {
 mod tests {
     use super::*;
 
-    // They had grown to 1,848 bytes, which every call copied: puts from many callers were 14 % slower.
+    // They had grown to 2,664 bytes, which every call copied; single puts of many callers were 14 % slower.
     #[tokio::test]
     async fn futures_stay_small() {
         let client = Client::open_with("memory:", &OpenOptions::default()).await.unwrap();
