@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use taskyard_core::limits::TUBES_MAX;
 
-use crate::buffer::{Block, EventBuffer};
+use crate::buffer::{Block, EventBuffer, PendingEvents};
 use crate::codec::put_event;
 use crate::event::{EndReason, Event};
 use crate::recorder::Recorder;
@@ -125,17 +125,15 @@ impl TraceWriter<Vec<u8>> {
 
     /// Appends events with their times, in microseconds since the start, and in this order.
     pub fn append(&mut self, events: impl IntoIterator<Item = (u64, Event)>) {
-        let buffer = EventBuffer::default();
+        let mut pending = PendingEvents::default();
         for (time, event) in events {
-            let mut pending = buffer.lock();
             pending.push(time, &event);
             if pending.len() >= BATCH_BYTES {
-                drop(pending);
-                self.write_block(buffer.take(Vec::new()));
+                self.write_block(pending.take(Vec::new()));
             }
         }
-        if buffer.lock().len() > 0 {
-            self.write_block(buffer.take(Vec::new()));
+        if pending.len() > 0 {
+            self.write_block(pending.take(Vec::new()));
         }
     }
 

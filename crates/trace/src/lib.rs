@@ -15,6 +15,7 @@ mod reader;
 mod recorder;
 mod replay;
 mod tasks;
+mod trace_builder;
 mod tube_codec;
 
 pub use event::{EndReason, Ending, Event, PutFacts, TakeFacts};

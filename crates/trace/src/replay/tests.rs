@@ -114,7 +114,9 @@ fn the_longest_runs_one_after_the_other_are_replayed() {
     }
     let trace = events.trace();
     let found = replay(&trace, &consumers(None, 1), |_| ()).unwrap();
-    assert_eq!(found.tubes[0].last_end, i64::MAX.unsigned_abs());
+    let tube = &found.tubes[0];
+    assert_eq!(tube.last_end, i64::MAX.unsigned_abs());
+    assert_eq!(tube.started + tube.waiting, 4_000);
     let class = Class::new("long", Span::FOREVER, Limit::Percent(100));
     let classes = Some(Rules::new(vec![class]).unwrap());
     let scenario = Scenario { classes, ..consumers(None, 1) };

@@ -448,16 +448,17 @@ impl<'a> TubeReplay<'a> {
         Ok(count)
     }
 
-    /// Takes tasks that the machine delivers ahead of time.
+    /// Takes tasks that the machine delivers ahead of time. Returns how many.
     fn take_ahead(&mut self, now: i64, number: u32, wanted: u32) -> Result<u32> {
         let tube = &self.tubes[number as usize];
         let count = (tube.arrived - tube.started).min(wanted as usize);
-        for _ in 0..count {
+        for taken in 0..count as u32 {
             if self.tubes[number as usize].ahead.is_empty() {
                 self.deliver_ahead(now, number)?;
             }
             let tube = &mut self.tubes[number as usize];
-            let Some(id) = tube.ahead.pop_front() else { break };
+            // At the end of all time every task has expired.
+            let Some(id) = tube.ahead.pop_front() else { return Ok(taken) };
             tube.started += 1;
             self.start(now, number, id, None);
         }
