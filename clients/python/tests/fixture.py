@@ -22,6 +22,8 @@ logging.getLogger("taskyard").setLevel(logging.CRITICAL)
 
 #: How long a test waits for something that must happen, in seconds.
 PATIENCE = 60.0
+#: The exit code of a server whose address another program uses.
+ADDRESS_IN_USE = 9
 
 
 def keep(kind: str, text: str) -> None:
@@ -41,6 +43,15 @@ class Server:
         self.start()
 
     def start(self) -> None:
+        """Starts it, again at the same port. A client of another test may use that port for a moment while the server is away."""
+        deadline = time.monotonic() + PATIENCE
+        while not self._run():
+            code = self.process.wait()
+            self._close()
+            assert code == ADDRESS_IN_USE and time.monotonic() < deadline, f"exit code {code}: {''.join(self.output)}"
+
+    def _run(self) -> bool:
+        """Starts the process; returns whether it serves."""
         binary = os.environ["TASKYARD_BINARY"]
         address = f"127.0.0.1:{self.port}"
         command = [binary, "serve", "--store", self.store, "--http", address, "--iproto", "off", *self.args]
@@ -53,6 +64,7 @@ class Server:
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
         )
         ready = threading.Event()
+        ports: List[int] = []
 
         def read() -> None:
             assert self.process.stdout is not None
@@ -60,13 +72,16 @@ class Server:
                 self.output.append(line)
                 found = re.search(r"https?://[a-z0-9.]+:(\d+)", line)
                 if found and found.group(1) != "0":
-                    self.port = int(found.group(1))
+                    ports.append(int(found.group(1)))
                     ready.set()
             ready.set()
 
         self.reader = threading.Thread(target=read, daemon=True)
         self.reader.start()
-        assert ready.wait(PATIENCE) and self.port, "".join(self.output)
+        assert ready.wait(PATIENCE), "".join(self.output)
+        if ports:
+            self.port = ports[0]
+        return bool(ports)
 
     @property
     def url(self) -> str:
@@ -138,10 +153,26 @@ def _peer_port(found: socket.socket) -> int:
         return 0  # It is closed, or has no peer.
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Waits for a state that only requests can show."""
-    deadline = time.monotonic() + PATIENCE
+def wait_until(condition: Callable[[], bool], what: str, progress: Callable[[], int] = lambda: 0) -> None:
+    """Waits for a state that only requests can show, as long as there is progress: a number that changes."""
+    deadline, before = time.monotonic() + PATIENCE, progress()
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {PATIENCE:.0f} s: {what}")
+            now = progress()
+            if now == before:
+                raise AssertionError(f"not within {PATIENCE:.0f} s: {what}")
+            deadline, before = time.monotonic() + PATIENCE, now
         time.sleep(0.01)
+
+
+def extend_leases(worker: taskyard.Worker, leases: Callable[[], List[float]]) -> None:
+    """Lets a worker extend the leases of its tasks, as it does when a third of their time has passed."""
+    keeper, before = worker._keeper, leases()
+    assert keeper is not None
+
+    def extended() -> bool:
+        keeper._check(time.monotonic() + worker._lease / 2)
+        return all(now > then for now, then in zip(leases(), before))
+
+    # Within a millisecond the end of a lease stays the same.
+    wait_until(extended, "the leases are extended")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from typing import List
+from typing import List, Optional
 
 
 class Proxy:
@@ -18,13 +18,17 @@ class Proxy:
         #: How many connections were forwarded.
         self.accepted = 0
         self._is_cut = False
-        threading.Thread(target=self._accept, daemon=True).start()
+        #: Held while a connection is added or all are ended, so that none is added in between.
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
 
     def cut(self) -> None:
         """Ends all connections, and each new one at once."""
-        self._is_cut = True
-        for link in self._links:
-            link.close()
+        with self._lock:
+            self._is_cut = True
+            for link in self._links:
+                link.close()
 
     def mend(self) -> None:
         """Forwards new connections again."""
@@ -37,8 +41,14 @@ class Proxy:
         return len(self._links)
 
     def close(self) -> None:
-        self._listener.close()
+        """Ends all connections; returns when no thread uses a socket any more."""
         self.cut()
+        # This wakes the thread that accepts; a close alone would not.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+        for link in self._links:
+            link.join()
 
     def _accept(self) -> None:
         while True:
@@ -46,11 +56,19 @@ class Proxy:
                 near, _ = self._listener.accept()
             except OSError:
                 return
-            if self._is_cut:
-                near.close()
-            else:
-                self.accepted += 1
-                self._links.append(_Link(near, socket.create_connection(("127.0.0.1", self._port))))
+            with self._lock:
+                far = None if self._is_cut else self._connect()
+                if far is None:
+                    near.close()
+                else:
+                    self.accepted += 1
+                    self._links.append(_Link(near, far))
+
+    def _connect(self) -> Optional[socket.socket]:
+        try:
+            return socket.create_connection(("127.0.0.1", self._port))
+        except OSError:
+            return None
 
 
 class _Link:
@@ -59,19 +77,21 @@ class _Link:
     def __init__(self, near: socket.socket, far: socket.socket) -> None:
         self.is_frozen = False
         self._ends = (near, far)
-        for source, target in ((near, far), (far, near)):
-            threading.Thread(target=self._copy, args=(source, target), daemon=True).start()
+        ways = ((near, far), (far, near))
+        self._threads = [threading.Thread(target=self._copy, args=way, daemon=True) for way in ways]
+        for thread in self._threads:
+            thread.start()
 
     def _copy(self, source: socket.socket, target: socket.socket) -> None:
         try:
             while True:
                 data = source.recv(65536)
-                if self.is_frozen:
-                    continue
                 if not data:
                     break
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
+                if not self.is_frozen:
+                    target.sendall(data)
+            if not self.is_frozen:
+                target.shutdown(socket.SHUT_WR)
         except OSError:
             pass
 
@@ -82,3 +102,8 @@ class _Link:
             except OSError:
                 pass
             end.close()
+
+    def join(self) -> None:
+        """Waits until nothing is forwarded any more, after a close."""
+        for thread in self._threads:
+            thread.join()

@@ -25,8 +25,9 @@ def count(number: int) -> None:
 
 @app.task("storm", retry_delay=0)
 def storm(number: int, failures: int) -> None:
-    note(str(number))
-    if taskyard.current_task().attempt <= failures:
+    attempt = taskyard.current_task().attempt
+    note(f"{number} {attempt}")
+    if attempt <= failures:
         raise ValueError("not yet")
 
 
@@ -34,6 +35,15 @@ def storm(number: int, failures: int) -> None:
 def block(seconds: float) -> None:
     note(f"begun {os.getpid()}")
     time.sleep(seconds)
+    note("ended")
+
+
+@app.task("gated")
+def gated() -> None:
+    """Runs until the test opens the gate, which is a file."""
+    note(f"begun {os.getpid()}")
+    while not os.path.exists(os.environ["TEST_RUNS"] + ".gate"):
+        time.sleep(0.01)
     note("ended")
 
 

@@ -19,7 +19,7 @@ from taskyard import App, Worker, calls, errors, transport
 from taskyard.execution import Outcome
 from taskyard.pools import LoopPool
 from taskyard.transport import Connection, HttpTransport
-from tests.fixture import PATIENCE, ServerTest, open_sockets, wait_until
+from tests.fixture import PATIENCE, ServerTest, extend_leases, open_sockets, wait_until
 from tests.proxy import Proxy
 
 
@@ -211,16 +211,16 @@ class Workers(ServerTest):
         self.assertTrue(self.begun.wait(PATIENCE))
         return worker
 
-    def extended(self) -> None:
-        until = self.client.task(self.tube, self.placed.id).fields["lease_until"]
-        wait_until(lambda: self.client.task(self.tube, self.placed.id).fields["lease_until"] > until, "the lease is extended")
+    def extended(self, worker: taskyard.Worker) -> None:
+        extend_leases(worker, lambda: [self.client.task(self.tube, self.placed.id).fields["lease_until"]])
 
     def test_a_stop_closes_the_connections_for_leases_and_outcomes(self) -> None:
         """They stayed open until the garbage collector found them, which reported unclosed sockets."""
-        # With the shorter lease, leases are extended over another connection than the one for outcomes.
-        for lease in (2.0, 4.0):
-            worker = self.worker(self.server.url, concurrency=1, lease=lease)
-            self.extended()
+        # If outcomes may take longer than extensions, leases are extended over another connection than the one for outcomes.
+        for answer_min in (2000.0, 1.0):
+            with mock.patch("taskyard.worker.FINISH_ANSWER_MIN", answer_min):
+                worker = self.worker(self.server.url, concurrency=1, lease=3600.0)
+            self.extended(worker)
             self.may_end.set()
             self.assertTrue(worker.stop())
             self.client.close()
@@ -231,9 +231,9 @@ class Workers(ServerTest):
         proxy = Proxy(self.server.port)
         self.addCleanup(proxy.close)
         with mock.patch("taskyard.taker.WAIT", calls.WAIT_MAX):
-            worker = self.worker(proxy.url, concurrency=2, lease=2.0)
+            worker = self.worker(proxy.url, concurrency=2, lease=12.0)
             wait_until(lambda: self.client.consumers(self.tube) != [], "a take waits")
-        self.extended()
+        self.extended(worker)
         port = int(proxy.url.rsplit(":", 1)[1])
         proxy.freeze()
         worker.stop(0)

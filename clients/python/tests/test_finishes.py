@@ -14,7 +14,7 @@ from taskyard import App, Worker, errors, execution
 from taskyard.finisher import _Unsent
 from taskyard.server_url import ServerUrl
 from taskyard.transport import Answer, HttpTransport
-from tests.fixture import PATIENCE, ServerTest, wait_until
+from tests.fixture import PATIENCE, ServerTest, extend_leases, wait_until
 from tests.proxy import Proxy
 from tests.scripted_transport import FinisherTest, Script, all_done, refusal
 
@@ -494,10 +494,14 @@ class Connections(WorkerTest):
         self.client.put_many(count.tube, list(range(500)))
         self.slow.put()
         before = self.proxy.accepted
-        worker = self.start(self.far, concurrency=4, lease=6.0)
+        worker = self.start(self.far, concurrency=4, lease=3600.0)
+        finisher = worker._finisher
+        assert finisher is not None
         self.assertTrue(self.begun.wait(PATIENCE))
         wait_until(lambda: self.client.tube(count.tube)["tasks"]["total"] == 0, "all tasks are done")
-        self.wait_for_extension()
+        # An extension at the same moment as outcomes uses another connection.
+        wait_until(lambda: not finisher.held, "the outcomes are answered")
+        extend_leases(worker, lambda: [self.lease_until()])
         self.may_end.set()
         wait_until(lambda: self.client.tube(self.tube)["tasks"]["total"] == 0, "the task is done")
         self.assertTrue(worker.stop())
@@ -506,7 +510,7 @@ class Connections(WorkerTest):
     def test_a_dead_connection_costs_no_lease(self) -> None:
         """The thread that extends leases waited 60 s for the answer on a connection that a firewall had dropped."""
         self.slow.put()
-        self.start(self.far, concurrency=1, lease=8.0)
+        self.start(self.far, concurrency=1, lease=12.0)
         self.assertTrue(self.begun.wait(PATIENCE))
         self.wait_for_extension()
         self.assertGreaterEqual(self.proxy.freeze(), 2)
@@ -534,7 +538,7 @@ class Connections(WorkerTest):
     def test_an_ack_on_a_dead_connection_is_sent_over_another(self) -> None:
         self.far.task("other")(lambda: None).put()
         self.slow.put()
-        self.start(self.far, concurrency=2, lease=8.0)
+        self.start(self.far, concurrency=2, lease=12.0)
         self.assertTrue(self.begun.wait(PATIENCE))
         wait_until(lambda: self.client.tube("other")["calls"]["ack"] >= 1, "the connection for outcomes is open")
         self.proxy.freeze()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import unittest
+from typing import Set
 
 from taskyard.cli import main
 from tests.fixture import PATIENCE, wait_until
@@ -32,14 +33,18 @@ class Processes(ProcessTest):
         self.assertEqual(worker.wait(PATIENCE), 0)
 
     def test_processes_end_with_a_supervisor_that_was_killed(self) -> None:
-        worker = self.worker("--processes", "2", "--tube", "block", "--concurrency", "1")
+        worker = self.worker("--processes", "2", "--tube", "gated", "--concurrency", "1")
         for _ in range(2):
-            self.client.put("block", {"seconds": 0.2})
-        wait_until(lambda: len(self.ran()) >= 2, "both processes run a task")
+            self.client.put("gated", {})
+        wait_until(lambda: len(self.begun_pids()) == 2, "both processes run a task")
         worker.kill()
-        wait_until(lambda: self.client.consumers("block") == [] and self.is_empty("block"), "both finish and end")
-        pids = {int(line.split()[1]) for line in self.ran() if line.startswith("begun")}
-        wait_until(lambda: not any(is_alive(pid) for pid in pids), "the processes ended")
+        open(self.runs + ".gate", "w").close()
+        wait_until(lambda: self.client.consumers("gated") == [] and self.is_empty("gated"), "both finish and end")
+        wait_until(lambda: not any(is_alive(pid) for pid in self.begun_pids()), "the processes ended")
+
+    def begun_pids(self) -> Set[int]:
+        """The processes that have begun a task."""
+        return {int(line.split()[1]) for line in self.ran() if line.startswith("begun")}
 
     def test_a_stop_gives_back_what_does_not_finish_in_time(self) -> None:
         self.client.put("block", {"seconds": 3600})

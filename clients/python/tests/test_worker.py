@@ -438,6 +438,8 @@ class Restarts(ServerTest):
                 server.kill()
                 restart = threading.Thread(target=server.start)
                 restart.start()
+            elif number % 100 == 99:
+                restart.join()
         wait_until(lambda: app.client.tube("count")["tasks"]["total"] == 0, "all tasks are done")
         self.assertTrue(worker.stop())
         self.assertEqual(sorted(set(ran)), numbers)
