@@ -14,6 +14,9 @@ import { Taskyard, Worker } from "taskyard";
 /** Multiplies the work of random tests and storms. */
 export const RUNS = Number(process.env.TASKYARD_RUNS ?? 1);
 
+/** The exit code of a server whose address another program uses. */
+const ADDRESS_IN_USE = 9;
+
 const endings = new WeakMap();
 
 /** Does this when the test ends: what began last ends first. */
@@ -68,6 +71,15 @@ export class Server {
   }
 
   async run(address) {
+    await this.start(address);
+    this.check();
+  }
+
+  check() {
+    if (!this.url) throw new Error(`the server ended after '${this.screen}'`);
+  }
+
+  async start(address) {
     const program = process.env.TASKYARD_BINARY;
     if (!program) throw new Error("TASKYARD_BINARY does not name the taskyard binary");
     const args = ["serve", "--http", address, "--iproto", "off", ...this.args];
@@ -75,13 +87,12 @@ export class Server {
     this.child = start(program, args, { stdio: ["ignore", "pipe", log], env: cleanEnv() });
     if (log !== "ignore") closeSync(log);
     this.ended = once(this.child, "exit");
-    let screen = "";
+    this.screen = "";
     for await (const part of this.child.stdout) {
-      screen += part;
-      if (screen.includes("Ctrl-C")) break;
+      this.screen += part;
+      if (this.screen.includes("Ctrl-C")) break;
     }
-    this.url = screen.match(/https?:\/\/[0-9a-z.]+:[0-9]+/)?.[0];
-    if (!this.url) throw new Error(`the server ended after '${screen}'`);
+    this.url = this.screen.match(/https?:\/\/[0-9a-z.]+:[0-9]+/)?.[0];
   }
 
   get port() {
@@ -98,9 +109,12 @@ export class Server {
     await this.ended;
   }
 
-  /** Starts it again at the same address. */
+  /** Starts it again at the same address. A client of another test may use that port for a moment while the server is away. */
   async restart() {
-    await this.run(new URL(this.url).host);
+    const { host } = new URL(this.url);
+    do await this.start(host);
+    while (this.url === undefined && (await this.ended)[0] === ADDRESS_IN_USE);
+    this.check();
   }
 }
 
@@ -227,7 +241,10 @@ export class HttpProxy {
   }
 }
 
-/** A server that answers what the test says, and notes the requests. */
+/** The status and the text of an answer that refuses a request. */
+export const refusal = (status, code) => [status, JSON.stringify({ error: { code, message: code } })];
+
+/** A server that answers what the test says, at once or later, and notes the requests. */
 export async function scripted(t, answer) {
   const [bodies, lines] = [[], []];
   const server = http.createServer(async (request, response) => {
@@ -235,7 +252,7 @@ export async function scripted(t, answer) {
     for await (const part of request) body += part;
     bodies.push(body === "" ? undefined : JSON.parse(body));
     lines.push(`${request.method} ${request.url}`);
-    const [status, headers, json] = answer(bodies.at(-1), bodies.length);
+    const [status, headers, json] = await answer(bodies.at(-1), bodies.length);
     if (status === 0) return request.socket.destroy();
     response.writeHead(status, headers).end(typeof json === "string" ? json : JSON.stringify(json));
   });

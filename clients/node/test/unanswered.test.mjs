@@ -1,4 +1,4 @@
-// What becomes of finishes until they are answered: requests that are too large, tasks that cannot be decoded, stops.
+// What becomes of finishes until they are answered: requests that are too large, and stops.
 
 import assert from "node:assert/strict";
 import { once } from "node:events";
@@ -7,11 +7,10 @@ import { describe, it } from "node:test";
 
 import { Taskyard } from "taskyard";
 
-import { atEnd, Collected, gate, proxied, scripted, Server, work } from "./fixture.mjs";
+import { atEnd, Collected, gate, proxied, refusal, Server, work } from "./fixture.mjs";
 
 /** Whether a request ends deliveries. */
 const isEnd = (line, body) => line.endsWith("/finish") && !body.includes('"touch"');
-const refusal = (status, code) => [status, JSON.stringify({ error: { code, message: code } })];
 const numbers = (count) => Array.from({ length: count }, (_, data) => ({ data }));
 
 describe("unanswered finishes", { concurrency: 8 }, () => {
@@ -73,64 +72,6 @@ describe("unanswered finishes", { concurrency: 8 }, () => {
     const client = new Taskyard(`http://127.0.0.1:${listener.address().port}`, { retry: 0 });
     atEnd(t, () => client.close());
     await assert.rejects(client.put("a", "x".repeat(32 << 20)), { code: "too_large", status: 413 });
-  });
-
-  /** A server that gives tasks whose payload cannot be decoded once, and notes what ids are peeked at. */
-  async function undecodable(t, count, peek) {
-    const fields = { attempts: 30, state: "taken", pri: 0, created: 0, data_base64: "wQ==" };
-    let takes = 0;
-    const [peeked, ends] = [[], new Collected()];
-    const { url } = await scripted(t, (body) => {
-      if (body === undefined) return [200, {}, { kind: "fifottl" }];
-      if (body.wait !== undefined) {
-        const tasks = takes++ > 0 ? [] : Array.from({ length: count }, (_, id) => ({ id, lease: id, ...fields }));
-        return [200, {}, { tasks }];
-      }
-      if (body.ids !== undefined) {
-        peeked.push(body.ids.length);
-        const [status, answer] = peek(body.ids);
-        return [status, {}, answer];
-      }
-      for (const part of body.tasks) ends.add(part);
-      return [200, {}, { outcomes: body.tasks.map(() => "done") }];
-    });
-    const client = new Taskyard(url);
-    atEnd(t, () => client.close());
-    const { worker } = work(t, client, "a", () => undefined, { concurrency: 10 });
-    await ends.atLeast(count);
-    await worker.stop();
-    return { peeked, verbs: ends.values.sort((a, b) => a.id - b.id).map(({ verb }) => verb) };
-  }
-
-  /** Each was read in a request of its own. */
-  it("the limits of many tasks that cannot be decoded are read together", async (t) => {
-    const limit = (id) => (id % 10 === 0 ? 50 : null);
-    const { peeked, verbs } = await undecodable(t, 1000, (ids) => [200, { tasks: ids.map((id) => ({ id, attempts_max: limit(id) })) }]);
-    assert.ok(peeked.length <= 3, `${peeked}`);
-    assert.deepEqual(verbs, Array.from({ length: 1000 }, (_, id) => (id % 10 === 0 ? "fail" : "bury")));
-  });
-
-  it("tasks whose payloads are too large together are read in parts", async (t) => {
-    const { verbs } = await undecodable(t, 8, (ids) => {
-      if (ids.length > 3 || ids.includes(7)) return refusal(413, "too_large");
-      return [200, { tasks: ids.map((id) => ({ id })) }];
-    });
-    assert.deepEqual(verbs, [...Array(7).fill("bury"), "fail"]);
-  });
-
-  /** One attempt while the token was replaced buried tasks whose own limit was not reached. */
-  it("a task is buried without its limit only if its token may never read it", async (t) => {
-    const verb = async (answer) => (await undecodable(t, 1, () => answer)).verbs[0];
-    assert.equal(await verb(refusal(403, "forbidden")), "bury");
-    const others = [[401, "unauthorized"], [404, "tube_not_found"], [400, "invalid"], [429, "too_many_requests"], [503, "overloaded"]];
-    for (const [status, code] of others) assert.equal(await verb(refusal(status, code)), "fail", code);
-    assert.equal(await verb([403, "<html>"]), "fail");
-  });
-
-  /** Each of them began the next one before it ended, and used up the stack. */
-  it("10,000 tasks that cannot be decoded fail", async (t) => {
-    const { verbs } = await undecodable(t, 10_000, (ids) => [200, { tasks: ids.map((id) => ({ id })) }]);
-    assert.equal(verbs.filter((verb) => verb === "bury").length, 10_000);
   });
 
   it("a stop sends all failures that wait", async (t) => {
