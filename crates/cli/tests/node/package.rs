@@ -3,7 +3,7 @@
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 
 use taskyard_testkit::certificates::write_for_clients;
 use taskyard_testkit::recorded_output::{FOLDER_VARIABLE, record};
@@ -17,6 +17,9 @@ const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const CONTRACT_TESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../contract/tests");
 /// Where the compiler is, unless `TASKYARD_NODE_MODULES` names its folder.
 const USUAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/node/node_modules");
+
+/// How many lines of its output say how a run ended in which no test failed.
+const LAST_LINES: usize = 30;
 
 /// A folder with nothing but the installed package and its tests.
 pub struct NodePackage {
@@ -75,9 +78,10 @@ impl NodePackage {
         for name in ["TASKYARD_SEED", "TASKYARD_RUNS", FOLDER_VARIABLE] {
             node.envs(env::var_os(name).map(|value| (name, value)));
         }
-        let output = run(&mut node);
+        let (status, output) = output_of(&mut node);
         record("node", &output);
-        assert!(output.contains("fail 0\n") && output.contains("skipped 0\n"), "{output}");
+        let all_ran = output.contains("fail 0\n") && output.contains("skipped 0\n");
+        assert!(status.success() && all_ran, "{status}\n{}", failed_part(&output));
     }
 
     fn pack(&self) {
@@ -147,10 +151,22 @@ fn copy_files(from: &str, to: &Path, names: &[&str]) {
     }
 }
 
-/// Runs a program that must succeed; its output.
-fn run(command: &mut Command) -> String {
+/// Runs a program that must succeed.
+fn run(command: &mut Command) {
+    let (status, output) = output_of(command);
+    assert!(status.success(), "{command:?}: {output}");
+}
+
+/// Runs a program; how it ended, and its output.
+fn output_of(command: &mut Command) -> (ExitStatus, String) {
     let ended = command.output().expect("the program starts");
     let output = String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned();
-    assert!(ended.status.success(), "{command:?}: {output}");
-    output
+    (ended.status, output)
+}
+
+/// The part of the output of a run that names the failed tests and their assertions; its last lines if no test failed.
+pub fn failed_part(output: &str) -> String {
+    let lines: Vec<_> = output.lines().filter(|line| !line.contains("node:internal")).collect();
+    let begin = lines.iter().position(|line| line.ends_with("failing tests:"));
+    lines[begin.unwrap_or(lines.len().saturating_sub(LAST_LINES))..].join("\n")
 }

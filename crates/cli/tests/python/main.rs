@@ -40,6 +40,19 @@ fn only_a_run_without_skipped_tests_passes() {
     assert!(!package::all_passed("x.py:1: ResourceWarning: unclosed\nRan 2 tests in 0.1s\n\nOK\n"));
 }
 
+/// A test of the tests: logs are cut, so that the output of tests that passed would hide why another one failed.
+#[test]
+fn a_failure_is_shown_without_the_tests_that_passed() {
+    let end = "======\nFAIL: test_a\n------\nAssertionError: 1 != 2\n\nFAILED (failures=1)";
+    let open = "x.py:1: ResourceWarning: unclosed";
+    let shown =
+        package::failed_part(&format!("TASKYARD_SEED=7\nusage: python\n{open}\n..F\n{end}\n"));
+    assert_eq!(shown, format!("{open}\nTASKYARD_SEED=7\n{end}"));
+    let passed = "usage: python\n".repeat(1000) + "OK\n" + open;
+    assert_eq!(package::failed_part(&passed).lines().count(), 30);
+    assert!(package::failed_part(&passed).ends_with(open));
+}
+
 /// The modules with random tests.
 fn is_storm(name: &str) -> bool {
     name.starts_with("test_storm")

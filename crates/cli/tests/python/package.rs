@@ -15,6 +15,9 @@ const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../clients/python"
 /// Where the interpreter with the build tools is, unless `TASKYARD_PYTHON` names it.
 const USUAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/python/bin/python");
 
+/// How many lines of its output say how a run ended in which no test failed.
+const LAST_LINES: usize = 30;
+
 /// An environment with nothing but the package, and its tests in a folder from which the source cannot be imported.
 pub struct Package {
     /// The interpreter with the build tools.
@@ -67,7 +70,7 @@ impl Package {
             let output = String::from_utf8_lossy(&ended.stderr);
             record("python", &output);
             if !ended.status.success() || !all_passed(&output) {
-                let _ = writeln!(failed, "{module}: {}\n{output}", ended.status);
+                let _ = writeln!(failed, "{module}: {}\n{}", ended.status, failed_part(&output));
             }
         }
         assert!(failed.is_empty(), "{failed}");
@@ -129,6 +132,19 @@ impl Package {
 pub fn all_passed(output: &str) -> bool {
     let ran = output.lines().any(|line| line.starts_with("Ran ") && !line.starts_with("Ran 0 "));
     ran && output.lines().any(|line| line == "OK") && !output.contains("ResourceWarning")
+}
+
+/// The part of the output of a run that names the failed tests and their assertions, and what was left open; its last lines if no
+/// test failed.
+pub fn failed_part(output: &str) -> String {
+    let lines: Vec<_> = output.lines().collect();
+    let begin = lines.iter().position(|line| line.starts_with("======"));
+    let begin = begin.unwrap_or(lines.len().saturating_sub(LAST_LINES));
+    let mut part: Vec<_> =
+        lines[..begin].iter().filter(|line| line.contains("ResourceWarning")).copied().collect();
+    part.extend(lines.iter().filter(|line| line.starts_with("TASKYARD_SEED=")));
+    part.extend(&lines[begin..]);
+    part.join("\n")
 }
 
 /// The names of the chosen modules with tests.
