@@ -187,6 +187,11 @@ export class LossyProxy {
   }
 }
 
+/** Connections without a request stay open, as those of Taskyard: else a request may be sent just when its connection is closed. */
+function keepIdle(server) {
+  server.keepAliveTimeout = 0;
+}
+
 /** A proxy before a server that answers some requests itself, loses answers, or lets connections die without a sign. */
 export class HttpProxy {
   /**
@@ -204,6 +209,7 @@ export class HttpProxy {
   static async start(t, port) {
     const proxy = new HttpProxy();
     proxy.listener = http.createServer((request, response) => void proxy.serve(request, response, port));
+    keepIdle(proxy.listener);
     proxy.listener.on("connection", (socket) => {
       proxy.opened += 1;
       proxy.sockets.add(socket);
@@ -256,6 +262,7 @@ export async function scripted(t, answer) {
     if (status === 0) return request.socket.destroy();
     response.writeHead(status, headers).end(typeof json === "string" ? json : JSON.stringify(json));
   });
+  keepIdle(server);
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
   atEnd(t, () => server.closeAllConnections());

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional
+import random
+from typing import Any, Callable, List, Optional, Sequence
 
 import taskyard
 from taskyard import errors
 from taskyard.transport import Answer, HttpTransport
 from tests.fixture import ServerTest
+
+
+#: So many losses in a row at most: a client gives up when a call was repeated for too long.
+LOST_IN_A_ROW_MAX = 3
+
+
+def random_losses(chance: random.Random, choices: Sequence[Optional[str]]) -> Callable[[], Optional[str]]:
+    """Chooses one of these for each request, and none after several losses in a row."""
+    in_a_row = 0
+
+    def choose() -> Optional[str]:
+        nonlocal in_a_row
+        lost = chance.choice(choices)
+        in_a_row = in_a_row + 1 if lost and in_a_row < LOST_IN_A_ROW_MAX else 0
+        return lost if in_a_row else None
+
+    return choose
 
 
 class LossyTransport(HttpTransport):

@@ -12,7 +12,7 @@ from typing import Callable, List
 
 import taskyard
 from tests.fixture import PATIENCE, wait_until
-from tests.lossy_transport import LossyTest
+from tests.lossy_transport import LossyTest, random_losses
 from tests.worker_process import ProcessTest
 
 RUNS = int(os.environ.get("TASKYARD_RUNS") or "1")
@@ -75,7 +75,7 @@ class LostAnswers(LossyTest):
                 raise ValueError("not yet")
 
         worker = app.worker(concurrency=4)
-        losses = lambda: chance.choice(["answer", "request", None, None, None, None])  # noqa: E731
+        losses = random_losses(chance, ["answer", "request", None, None, None, None])
         worker._own_client = lambda timeout: self.lossy_by(losses)  # type: ignore[method-assign]
         worker.start()
         for number in range(len(failures)):
@@ -86,7 +86,7 @@ class LostAnswers(LossyTest):
 
     def test_many_lost_answers_add_no_task_twice(self) -> None:
         chance = random.Random(SEED)
-        client = self.lossy_by(lambda: chance.choice(["answer", "request", None, None, None]))
+        client = self.lossy_by(random_losses(chance, ["answer", "request", None, None, None]))
         count = 50 * RUNS
         for number in range(count):
             client.put(self.tube, number)
