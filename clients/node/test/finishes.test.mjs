@@ -47,10 +47,13 @@ describe("finishes", { concurrency: 8 }, () => {
       if (line.endsWith("/take") && takes++ > 0) return new Promise(() => undefined);
     };
     await near.put("a", 1);
-    const { done, failed, lost, problem } = work(t, far, "a", () => undefined, { lease: 1 });
+    const { done, failed, lost, problem } = work(t, far, "a", () => undefined, { lease: 6 });
     await lost.atLeast(1);
     assert.deepEqual([done.values.length, failed.values.length], [0, 0]);
-    assert.deepEqual(problem.values.map(([error]) => error.code), ["forbidden"]);
+    // On a busy machine an answer may come too late.
+    const codes = new Set(problem.values.map(([error]) => error.code));
+    codes.delete("outcome_unknown");
+    assert.deepEqual([...codes], ["forbidden"]);
     assert.ok(proxy.lines.filter(isFinish).length > 1);
     // For the server the lease expired; nothing failed.
     const [again] = await near.take("a", { wait: 60 });
@@ -178,12 +181,12 @@ describe("finishes", { concurrency: 8 }, () => {
     await client.put("a", "fails");
     const { worker, done, failed } = work(t, client, "a", (task) => {
       if (task.data === "fails") throw new Error("no");
-    }, { lease: 3, backoff: () => 3600 });
+    }, { lease: 6, backoff: () => 3600 });
     await failed.atLeast(1);
     await client.put("a", "good");
     await done.atLeast(1);
     // Longer than the lease, which is extended meanwhile.
-    await client.put("clock", 1, { delay: 4 });
+    await client.put("clock", 1, { delay: 7 });
     await client.take("clock", { wait: 60 });
     assert.deepEqual((await client.peek("a", 0)).map(({ state, attempts }) => [state, attempts]), [["taken", 0]]);
     await worker.stop();

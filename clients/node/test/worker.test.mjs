@@ -95,10 +95,10 @@ describe("worker", { concurrency: 8 }, () => {
     await client.put("a", 1);
     const worker = work(t, client, "a", async (task) => {
       // Longer than the lease: the time is over when a task that was put with this delay arrives.
-      await client.put("clock", 1, { delay: 5 });
+      await client.put("clock", 1, { delay: 7 });
       await client.take("clock", { wait: 60 });
       assert.equal(task.signal.aborted, false);
-    }, { lease: 4 });
+    }, { lease: 6 });
     const done = collect(worker, "done");
     const [[task]] = await done.atLeast(1);
     assert.equal(task.attempts, 0);
@@ -112,7 +112,7 @@ describe("worker", { concurrency: 8 }, () => {
       begun.add(task);
       if (task.attempts === 0) await aborted(task.signal);
       else await new Promise((resolve) => setImmediate(resolve));
-    }, { lease: 4, concurrency: 2 });
+    }, { lease: 9, concurrency: 2 });
     const [lost, done] = [collect(worker, "lost"), collect(worker, "done")];
     await begun.atLeast(1);
     assert.equal((await client.releaseTasks("a", { ids: [0] })).changed, 1);
@@ -131,7 +131,7 @@ describe("worker", { concurrency: 8 }, () => {
       if (task.data === "hangs") return new Promise(() => undefined);
       await aborted(task.signal);
       throw task.signal.reason;
-    }, { lease: 4, timeout: 0.3, concurrency: 2 });
+    }, { lease: 60, timeout: 0.3, concurrency: 2 });
     const failed = collect(worker, "failed");
     await failed.atLeast(2);
     await worker.stop();

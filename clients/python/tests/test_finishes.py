@@ -448,14 +448,13 @@ class OddOutcomes(WorkerTest):
                 raise ValueError("no")
 
         work.put(0)
-        worker = self.start(concurrency=1, lease=4.0)
+        worker = self.start(concurrency=1, lease=3600.0)
         finisher = worker._finisher
         assert finisher is not None
         wait_until(lambda: len(finisher.held) == 1, "the failure waits")
         work.put(1)
         wait_until(lambda: self.client.tube(self.tube)["tasks"]["total"] == 1, "the next task runs meanwhile")
-        until = self.client.peek(self.tube, [0])[0].fields["lease_until"]
-        wait_until(lambda: self.client.peek(self.tube, [0])[0].fields["lease_until"] > until, "the lease is extended")
+        extend_leases(worker, lambda: [self.client.peek(self.tube, [0])[0].fields["lease_until"]])
         self.assertTrue(worker.stop())
         self.assertEqual(ran, [0, 1])
         task = self.client.task(self.tube, 0)

@@ -228,7 +228,7 @@ class Workers(ServerTest):
                 raise
 
         slow.put()
-        worker = self.start(lease=4.0)
+        worker = self.start(lease=9.0)
         self.assertTrue(begun.wait(PATIENCE))
         self.client.delete(self.tube, [0])
         self.assertTrue(cancelled.wait(PATIENCE))
@@ -252,7 +252,7 @@ class Workers(ServerTest):
                 raise
 
         slow.put()
-        worker = self.start(lease=4.0)
+        worker = self.start(lease=9.0)
         self.assertTrue(begun.wait(PATIENCE))
         self.client.bury(taskyard.Delivery(self.tube, 0), "stop it")
         self.assertTrue(cancelled.wait(PATIENCE))
