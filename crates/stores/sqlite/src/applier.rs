@@ -1,21 +1,22 @@
 //! Applies batches of the journal to the database, concurrently with the writer.
 //!
-//! A thread waits until there is enough for a transaction, or until a delay has passed. A caller that needs
+//! A thread applies them when there is enough for a transaction, or when a delay has passed. A caller that needs
 //! the current database, such as the writer with a batch that does not go through the journal, applies the
 //! remaining batches first.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rusqlite::Connection;
 use taskyard_core::{Error, KeyChange};
 
+use super::background::{BackgroundThread, BackgroundWork};
 use super::checkpoint::Checkpointer;
 use super::codec::Head;
+use super::platform::Platform;
 use super::rows::{self, Batch, Rows};
 use super::seal::Seal;
 use super::write_error::WriteError;
@@ -54,7 +55,7 @@ impl Database {
 #[derive(Debug)]
 pub(super) struct JournalApplier {
     shared: Arc<ApplierState>,
-    thread: Option<JoinHandle<()>>,
+    thread: Box<dyn BackgroundThread>,
 }
 
 /// The state that the thread and the writer share.
@@ -62,7 +63,7 @@ pub(super) struct JournalApplier {
 pub(super) struct ApplierState {
     database: Mutex<Database>,
     queue: Mutex<UnappliedBatches>,
-    wake: Condvar,
+    platform: Arc<dyn Platform>,
     /// The number of the newest batch in the database.
     applied: AtomicU64,
     /// The latest transaction failed.
@@ -75,8 +76,8 @@ pub(super) struct ApplierState {
 struct UnappliedBatches {
     batches: VecDeque<UnappliedBatch>,
     weight: usize,
-    /// When the oldest one was added, or the latest failure happened.
-    since: Option<Instant>,
+    /// When the oldest one was added, or the latest failure happened, by the clock of the platform.
+    since: Option<Duration>,
     /// How long batches wait for others.
     delay: Duration,
     stopped: bool,
@@ -89,7 +90,11 @@ struct UnappliedBatch {
 }
 
 impl JournalApplier {
-    pub fn start(database: Database, refusal: WriteRefusal) -> io::Result<JournalApplier> {
+    pub fn start(
+        platform: Arc<dyn Platform>,
+        database: Database,
+        refusal: WriteRefusal,
+    ) -> io::Result<JournalApplier> {
         let applied = AtomicU64::new(database.head.batch);
         let shared = Arc::new(ApplierState {
             database: Mutex::new(database),
@@ -100,16 +105,14 @@ impl JournalApplier {
                 delay: APPLY_DELAY,
                 stopped: false,
             }),
-            wake: Condvar::new(),
+            platform: platform.clone(),
             applied,
             failed: AtomicBool::new(false),
             refusal,
         });
-        let thread_state = shared.clone();
-        let thread = std::thread::Builder::new()
-            .name("taskyard-apply".into())
-            .spawn(move || thread_state.run())?;
-        Ok(JournalApplier { shared, thread: Some(thread) })
+        let work = ApplierWork(shared.clone());
+        let thread = platform.spawn("taskyard-apply", Box::new(work))?;
+        Ok(JournalApplier { shared, thread })
     }
 
     /// Adds a batch, which uses `bytes` in the journal; returns whether the weight exceeds the maximum.
@@ -121,10 +124,10 @@ impl JournalApplier {
         let before = queue.weight;
         queue.weight += weight;
         if first {
-            queue.since = Some(Instant::now());
+            queue.since = Some(self.shared.platform.elapsed());
         }
         if first || (before < WEIGHT_WANTED && queue.weight >= WEIGHT_WANTED) {
-            self.shared.wake.notify_one();
+            self.thread.signal();
         }
         queue.weight > WEIGHT_MAX
     }
@@ -162,16 +165,33 @@ impl JournalApplier {
     /// Ends the thread. Batches that are not applied stay in the journal.
     pub fn stop(&mut self) {
         lock(&self.shared.queue).stopped = true;
-        self.shared.wake.notify_one();
-        if let Some(thread) = self.thread.take() {
-            _ = thread.join();
-        }
+        self.thread.end();
     }
 }
 
 impl Drop for JournalApplier {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// The work of the thread.
+struct ApplierWork(Arc<ApplierState>);
+
+impl BackgroundWork for ApplierWork {
+    fn step(&mut self) -> Option<Duration> {
+        let state = &*self.0;
+        let wait = state.wait();
+        if wait != Some(Duration::ZERO) {
+            return wait;
+        }
+        // Not all at once: the writer may need the database too.
+        let oldest =
+            lock(&state.queue).batches.front().map_or(0, |unapplied| unapplied.batch.head.batch);
+        if let Err(error) = state.catch_up(&mut lock(&state.database), oldest) {
+            tracing::warn!(error = error.describe(), "cannot apply the journal to the database");
+        }
+        Some(Duration::ZERO)
     }
 }
 
@@ -194,44 +214,16 @@ impl ApplierState {
         checkpointer.after_commit(db, &self.refusal);
     }
 
-    fn run(&self) {
-        while self.wait() {
-            // Not all at once: the writer may need the database too.
-            let oldest =
-                lock(&self.queue).batches.front().map_or(0, |unapplied| unapplied.batch.head.batch);
-            if let Err(error) = self.catch_up(&mut lock(&self.database), oldest) {
-                tracing::warn!(
-                    error = error.describe(),
-                    "cannot apply the journal to the database"
-                );
-            }
+    /// How long the oldest batches can still wait; zero when they should be applied, `None` if there are none.
+    fn wait(&self) -> Option<Duration> {
+        let queue = lock(&self.queue);
+        let since = queue.since.filter(|_| !queue.stopped && !self.refusal.is_set())?;
+        let failed = self.failed.load(Ordering::Relaxed);
+        if queue.weight >= WEIGHT_WANTED && !failed {
+            return Some(Duration::ZERO);
         }
-    }
-
-    /// Waits until there are batches to apply; returns false when the thread should end.
-    fn wait(&self) -> bool {
-        let mut queue = lock(&self.queue);
-        loop {
-            if queue.stopped {
-                return false;
-            }
-            let failed = self.failed.load(Ordering::Relaxed);
-            let delay = if failed { RETRY } else { queue.delay };
-            let timeout = match queue.since.filter(|_| !self.refusal.is_set()) {
-                None => Duration::MAX,
-                Some(_) if queue.weight >= WEIGHT_WANTED && !failed => return true,
-                Some(since) => delay.saturating_sub(since.elapsed()),
-            };
-            if timeout.is_zero() {
-                return true;
-            }
-            queue = if timeout == Duration::MAX {
-                self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner)
-            } else {
-                let woken = self.wake.wait_timeout(queue, timeout);
-                woken.unwrap_or_else(PoisonError::into_inner).0
-            };
-        }
+        let delay = if failed { RETRY } else { queue.delay };
+        Some(delay.saturating_sub(self.platform.elapsed().saturating_sub(since)))
     }
 
     /// Applies the batches of the queue, at least up to `newest`.
@@ -269,7 +261,7 @@ impl ApplierState {
             if error.is_permanent() {
                 self.refusal.set(&error.describe());
             }
-            lock(&self.queue).put_back(batches);
+            lock(&self.queue).put_back(batches, self.platform.elapsed());
         } else {
             self.record_commit(database, head);
         }
@@ -294,8 +286,8 @@ impl UnappliedBatches {
         taken
     }
 
-    fn put_back(&mut self, batches: Vec<UnappliedBatch>) {
-        self.since = Some(Instant::now());
+    fn put_back(&mut self, batches: Vec<UnappliedBatch>, now: Duration) {
+        self.since = Some(now);
         for unapplied in batches.into_iter().rev() {
             self.weight += unapplied.weight;
             self.batches.push_front(unapplied);

@@ -153,6 +153,7 @@ mod tests {
 
     use super::super::folder::{self, OpenFolder};
     use super::super::insert::TaskInsert;
+    use super::super::platform::DataFolder;
     use super::*;
 
     const ID: TaskId = TaskId(0);
@@ -160,7 +161,8 @@ mod tests {
     /// A machine with one task, whose earlier body is in the database of the folder.
     fn machine_with_task(path: &Path) -> Machine {
         let OpenFolder { db, mut machine, .. } =
-            folder::open(path, &OpenOptions::default()).expect("the folder opens");
+            folder::open(&DataFolder::of_system(path), &OpenOptions::default())
+                .expect("the folder opens");
         let tube = TubeName::new("mail").expect("a good name");
         let options = TubeOptions::new(Kind::Fifo);
         apply(&mut machine, Command::CreateTube { tube, options, if_not_exists: false });
@@ -193,7 +195,8 @@ mod tests {
             let folder = tempfile::tempdir().expect("a folder");
             let mut machine = machine_with_task(folder.path());
             let generations = Generations::default();
-            let reader = BodyReader::start(folder.path()).expect("a reader");
+            let reader =
+                BodyReader::start(&DataFolder::of_system(folder.path())).expect("a reader");
             let mut budget = Budget::new(1 << 20, generations.clone(), &machine);
             machine.set_body(0, ID, None);
             budget.read_ahead(&machine, 0, 1, &reader);

@@ -1,22 +1,23 @@
 //! Checks that the files of a folder are intact, before anything is used or changed.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::FileExt;
+use std::borrow::Cow;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use rusqlite::Connection;
 
 use super::codec::{Head, RowError};
 use super::folder::{APPLICATION_ID, MIGRATIONS, damaged, database, row_error, unavailable};
+use super::platform::{Access, DataFolder};
 use super::seal::Sealed;
 use super::{codec, reader};
 use taskyard_store::OpenError;
 
 /// Checks the header of the database before SQLite reads it. SQLite takes some kinds of damage there for
 /// settings: an empty file lets it delete the log, other bits make it read-only or let it move pages.
-pub(super) fn header(folder: &Path) -> Result<(), OpenError> {
+pub(super) fn header(folder: &DataFolder) -> Result<(), OpenError> {
     // Opened for writing too, so that a missing permission is reported here and not as damage.
-    let file = OpenOptions::new().read(true).write(true).open(database(folder));
+    let file = folder.platform().open(&database(folder), Access::ReadWrite);
     let file = file.map_err(unavailable(folder))?;
     let mut bytes = [0; 100];
     if file.read_exact_at(&mut bytes, 0).is_err() {
@@ -48,7 +49,7 @@ pub(super) fn format(folder: &Path, db: &Connection) -> Result<i64, OpenError> {
     }
     let (ours, theirs) = (expected_schema(found as usize), schema(db));
     let theirs = theirs.map_err(|error| row_error(folder, error.into()))?;
-    if theirs != ours.map_err(|error| row_error(folder, error.into()))? {
+    if theirs != *ours.map_err(|error| row_error(folder, error.into()))? {
         return Err(damaged(folder, "the definitions of its tables were changed"));
     }
     Ok(found)
@@ -60,10 +61,17 @@ fn schema(db: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
     statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
 }
 
-fn expected_schema(format: usize) -> rusqlite::Result<Vec<(String, String)>> {
+/// The definitions of the tables in a format. Those of the newest are computed once.
+fn expected_schema(format: usize) -> rusqlite::Result<Cow<'static, [(String, String)]>> {
+    static NEWEST: OnceLock<Vec<(String, String)>> = OnceLock::new();
+    let is_newest = format == MIGRATIONS.len();
+    if let Some(known) = NEWEST.get().filter(|_| is_newest) {
+        return Ok(Cow::Borrowed(known));
+    }
     let db = Connection::open_in_memory()?;
     MIGRATIONS[..format].iter().try_for_each(|migration| db.execute_batch(migration))?;
-    schema(&db)
+    let found = schema(&db)?;
+    Ok(if is_newest { Cow::Borrowed(NEWEST.get_or_init(|| found)) } else { Cow::Owned(found) })
 }
 
 /// Checks that no commit is missing, neither in the database nor in the database and the journal together.

@@ -3,20 +3,17 @@
 //! A thread copies the log while the writer continues; the writer copies only the short rest, after which the
 //! log is reset: new commits overwrite it from its beginning.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rusqlite::Connection;
 use taskyard_core::limits::LOG_BYTES_MAX;
 
-use super::folder::{connect, log, row_error};
+use super::background::{BackgroundThread, BackgroundWork};
+use super::folder::{connect, log, row_error, unavailable};
+use super::platform::{Access, DataFolder, PlatformFile};
 use super::write_error::WriteError;
 use super::writer::{Fault, WriteRefusal, failed_sync};
 use taskyard_store::OpenError;
@@ -47,7 +44,6 @@ const ZEROS: [u8; PIECE_BYTES as usize] = [0; PIECE_BYTES as usize];
 /// The checkpoint thread.
 #[derive(Debug)]
 pub(super) struct Checkpointer {
-    requests: Option<Sender<()>>,
     /// Pages in the log after the newest commit.
     pages: Arc<AtomicI32>,
     progress: Arc<Mutex<CopyProgress>>,
@@ -64,8 +60,8 @@ pub(super) struct Checkpointer {
     /// Whether a warning about a long log was logged and the log has not become short since.
     warned: bool,
     log: Option<LogFile>,
-    folder: PathBuf,
-    thread: Option<JoinHandle<()>>,
+    folder: DataFolder,
+    thread: Box<dyn BackgroundThread>,
     /// Failures that a test requests.
     faults: Arc<CheckpointFaults>,
 }
@@ -100,7 +96,7 @@ struct CheckpointFaults {
 /// as long.
 #[derive(Debug)]
 struct LogFile {
-    file: File,
+    file: Box<dyn PlatformFile>,
     bytes: u64,
     /// Used bytes when the file was last extended.
     used: u64,
@@ -108,7 +104,7 @@ struct LogFile {
 
 impl Checkpointer {
     /// Starts the thread and makes `writer` count the pages of its log.
-    pub fn start(folder: &Path, writer: &mut Connection) -> Result<Checkpointer, OpenError> {
+    pub fn start(folder: &DataFolder, writer: &mut Connection) -> Result<Checkpointer, OpenError> {
         let pages = Arc::new(AtomicI32::new(0));
         let counter = pages.clone();
         let hooked = writer.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, pages| {
@@ -117,28 +113,18 @@ impl Checkpointer {
         }));
         hooked.map_err(|error| row_error(folder, error.into()))?;
         let db = connect(folder)?;
-        let (requests, wanted) = channel();
         let progress = Arc::new(Mutex::new(CopyProgress::Idle));
         let faults = Arc::new(CheckpointFaults::default());
         let ended = Arc::new(Condvar::new());
-        let (shared_progress, shared_ended, fault) =
-            (progress.clone(), ended.clone(), faults.clone());
-        let thread = std::thread::Builder::new()
-            .name("taskyard-checkpoint".into())
-            .spawn(move || {
-                while wanted.recv().is_ok() {
-                    let copied = copy(&db, &fault.copy);
-                    *lock(&shared_progress) =
-                        copied.map_or_else(CopyProgress::Failed, |()| CopyProgress::Copied);
-                    shared_ended.notify_all();
-                }
-            })
-            .map_err(|error| OpenError::Unavailable {
-                folder: folder.to_owned(),
-                what: error.to_string(),
-            })?;
+        let work = CopyWork {
+            db,
+            progress: progress.clone(),
+            ended: ended.clone(),
+            faults: faults.clone(),
+        };
+        let thread = folder.platform().spawn("taskyard-checkpoint", Box::new(work));
+        let thread = thread.map_err(unavailable(folder))?;
         Ok(Checkpointer {
-            requests: Some(requests),
             pages,
             progress,
             ended,
@@ -148,8 +134,8 @@ impl Checkpointer {
             pages_max: PAGES_MAX,
             warned: false,
             log: None,
-            folder: folder.to_owned(),
-            thread: Some(thread),
+            folder: folder.clone(),
+            thread,
             faults,
         })
     }
@@ -240,6 +226,7 @@ impl Checkpointer {
             COPY_WAIT
         };
         let copying = |progress: &mut CopyProgress| matches!(progress, CopyProgress::Copying);
+        self.thread.assist();
         let waited = self.ended.wait_timeout_while(lock(&self.progress), timeout, copying);
         let (mut progress, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if let CopyProgress::Failed(error) = &*progress {
@@ -288,12 +275,7 @@ impl Checkpointer {
         let mut progress = lock(&self.progress);
         let ended = match std::mem::replace(&mut *progress, CopyProgress::Copying) {
             CopyProgress::Copying => return,
-            CopyProgress::Idle => {
-                if let Some(requests) = &self.requests {
-                    _ = requests.send(());
-                }
-                return;
-            }
+            CopyProgress::Idle => return self.thread.signal(),
             CopyProgress::Copied => copy(db, &self.faults.rest),
             CopyProgress::Failed(error) => Err(error),
         };
@@ -316,46 +298,39 @@ impl Checkpointer {
         let log = match &mut self.log {
             Some(log) => log,
             none => {
-                let file = File::options().write(true).open(log(&self.folder))?;
-                let bytes = file.metadata()?.len();
+                let file = self.folder.platform().open(&log(&self.folder), Access::Write)?;
+                let bytes = file.length()?;
                 none.insert(LogFile { file, bytes, used })
             }
         };
         if used < log.used && log.bytes > LOG_BYTES_KEPT {
             // The log was reset, and SQLite may have truncated it.
-            log.bytes = log.file.metadata()?.len();
+            log.bytes = log.file.length()?;
         }
         log.used = used;
         if log.bytes >= used + EXTENSION_BYTES / 4 {
             return Ok(());
         }
-        let end = log.file.metadata()?.len().max(used);
+        let end = log.file.length()?.max(used);
         // Not tried again after a failure, because it only improves speed.
         log.bytes = u64::MAX;
-        extend_with_zeros(&log.file, end, end + EXTENSION_BYTES)?;
+        extend_with_zeros(&*log.file, end, end + EXTENSION_BYTES)?;
         log.bytes = end + EXTENSION_BYTES;
         Ok(())
     }
 
     /// Ends the thread, and refuses later writes if its last copy failed.
     pub fn stop(&mut self, refusal: &WriteRefusal) {
-        self.end();
+        self.thread.end();
         if let CopyProgress::Failed(error) = &*lock(&self.progress) {
             fail(refusal, error);
-        }
-    }
-
-    fn end(&mut self) {
-        self.requests = None;
-        if let Some(thread) = self.thread.take() {
-            _ = thread.join();
         }
     }
 }
 
 /// Extends a file with zeros, one page per write: Linux caches the data of one large write as one unit, and scans all
 /// pages of the unit for each later write into it.
-pub(super) fn extend_with_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
+pub(super) fn extend_with_zeros(file: &dyn PlatformFile, from: u64, to: u64) -> io::Result<()> {
     let mut at = from;
     while at < to {
         let piece = PIECE_BYTES - at % PIECE_BYTES;
@@ -365,9 +340,23 @@ pub(super) fn extend_with_zeros(file: &File, from: u64, to: u64) -> io::Result<(
     Ok(())
 }
 
-impl Drop for Checkpointer {
-    fn drop(&mut self) {
-        self.end();
+/// The work of the thread.
+struct CopyWork {
+    db: Connection,
+    progress: Arc<Mutex<CopyProgress>>,
+    ended: Arc<Condvar>,
+    faults: Arc<CheckpointFaults>,
+}
+
+impl BackgroundWork for CopyWork {
+    fn step(&mut self) -> Option<Duration> {
+        if matches!(*lock(&self.progress), CopyProgress::Copying) {
+            let copied = copy(&self.db, &self.faults.copy);
+            *lock(&self.progress) =
+                copied.map_or_else(CopyProgress::Failed, |()| CopyProgress::Copied);
+            self.ended.notify_all();
+        }
+        None
     }
 }
 
@@ -398,6 +387,8 @@ fn fail(refusal: &WriteRefusal, error: &rusqlite::Error) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::folder;
     use taskyard_store::OpenOptions;
@@ -410,7 +401,7 @@ mod tests {
         let (mut checkpointer, db) = with_log(folder.path());
         let refusal = WriteRefusal::default();
         checkpointer.after_commit(&db, &refusal);
-        checkpointer.end();
+        checkpointer.thread.end();
         assert!(matches!(*lock(&checkpointer.progress), CopyProgress::Copied));
         for _ in 0..3 {
             checkpointer.after_commit(&db, &refusal);
@@ -466,7 +457,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let (mut checkpointer, db) = with_log(folder.path());
         checkpointer.set_pages_max(1);
-        let reader = connect(folder.path()).expect("a reader");
+        let reader = connect(&checkpointer.folder).expect("a reader");
         reader.execute_batch("BEGIN; SELECT * FROM store").expect("a read");
         let warning = checkpointer.warning().expect("the log is long");
         assert!(warning.contains("the disk is slow, or another program"), "{warning}");
@@ -499,9 +490,10 @@ mod tests {
     }
 
     /// A store whose log of one page is due for a copy.
-    fn with_log(folder: &Path) -> (Checkpointer, Connection) {
-        let mut db = folder::open(folder, &OpenOptions::default()).expect("the folder opens").db;
-        let mut checkpointer = Checkpointer::start(folder, &mut db).expect("it starts");
+    fn with_log(path: &Path) -> (Checkpointer, Connection) {
+        let folder = DataFolder::of_system(path);
+        let mut db = folder::open(&folder, &OpenOptions::default()).expect("the folder opens").db;
+        let mut checkpointer = Checkpointer::start(&folder, &mut db).expect("it starts");
         checkpointer.set_pages(1);
         db.execute_batch("UPDATE store SET batch = batch + 1").expect("a commit");
         (checkpointer, db)

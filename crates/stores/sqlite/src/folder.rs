@@ -1,9 +1,7 @@
 //! Opens a folder: locks it, checks that everything in it is intact, and restores the machine.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
@@ -13,7 +11,7 @@ use taskyard_core::Machine;
 use super::checkpoint::{BUSY_TIMEOUT, LOG_BYTES_KEPT};
 use super::codec::{self, Head, RowError, TASK_COLUMNS};
 use super::lock::FolderLock;
-use super::modes::{self, FILE_MODE};
+use super::platform::{Access, DataFolder};
 use super::rows::Batch;
 use super::seal::{Seal, Sealed};
 use super::semaphores::{self, SemaphoreHead};
@@ -81,11 +79,11 @@ pub(super) fn seal_file(folder: &Path) -> PathBuf {
     folder.join("taskyard.seal")
 }
 
-pub(super) fn open(folder: &Path, options: &OpenOptions) -> Result<OpenFolder, OpenError> {
-    modes::make_private(folder)?;
+pub(super) fn open(folder: &DataFolder, options: &OpenOptions) -> Result<OpenFolder, OpenError> {
+    folder.platform().make_private(folder)?;
     let mut lock = FolderLock::take(folder)?;
     salvage::finish(folder)?;
-    let mut sealed = Seal::read(&seal_file(folder)).map_err(unavailable(folder))?;
+    let mut sealed = Seal::read(folder).map_err(unavailable(folder))?;
     if is_new(folder, &sealed) {
         create(folder)?;
         sealed = Sealed::Batch { newest: 0, in_database: 0 };
@@ -103,8 +101,8 @@ pub(super) fn open(folder: &Path, options: &OpenOptions) -> Result<OpenFolder, O
         Err(error) => return Err(error),
     };
     let StoredContent { db, head, semaphores, machine, next_ids } = content;
-    let seal = Seal::open(&seal_file(folder), head.batch).map_err(unavailable(folder))?;
-    sync(folder).map_err(unavailable(folder))?;
+    let seal = Seal::open(folder, head.batch).map_err(unavailable(folder))?;
+    folder.sync().map_err(unavailable(folder))?;
     lock.take_database()?;
     Ok(OpenFolder {
         machine,
@@ -115,30 +113,30 @@ pub(super) fn open(folder: &Path, options: &OpenOptions) -> Result<OpenFolder, O
 }
 
 /// Whether the folder has never had a database.
-fn is_new(folder: &Path, sealed: &Sealed) -> bool {
-    let had_one = log(folder).exists()
-        || journal::paths(folder).iter().any(|path| path.exists())
+fn is_new(folder: &DataFolder, sealed: &Sealed) -> bool {
+    let had_one = folder.has(&log(folder))
+        || journal::paths(folder).iter().any(|path| folder.has(path))
         || !matches!(sealed, Sealed::Absent | Sealed::Batch { newest: 0, .. });
-    !had_one && !database(folder).exists()
+    !had_one && !folder.has(&database(folder))
 }
 
 /// Creates the database of a new folder. The seal of an empty store is written first: such a seal without a
 /// database means that a crash interrupted the creation and nothing is lost.
-fn create(folder: &Path) -> Result<(), OpenError> {
-    Seal::open(&seal_file(folder), 0).map_err(unavailable(folder))?;
+fn create(folder: &DataFolder) -> Result<(), OpenError> {
+    Seal::open(folder, 0).map_err(unavailable(folder))?;
     create_draft(folder)?;
-    rename(&draft(folder), &database(folder)).map_err(unavailable(folder))
+    folder.rename(&draft(folder), &database(folder)).map_err(unavailable(folder))
 }
 
 /// Creates an empty database under another name, so that a crash does not leave an incomplete one.
-pub(super) fn create_draft(folder: &Path) -> Result<Connection, OpenError> {
-    _ = std::fs::remove_file(draft(folder));
-    _ = std::fs::remove_file(folder.join("taskyard.db.new-journal"));
+pub(super) fn create_draft(folder: &DataFolder) -> Result<Connection, OpenError> {
+    let platform = folder.platform();
+    _ = platform.remove(&draft(folder));
+    _ = platform.remove(&folder.join("taskyard.db.new-journal"));
     // SQLite gives the files beside it the same mode.
-    let empty = File::options().write(true).create_new(true).mode(FILE_MODE).open(draft(folder));
-    drop(empty.map_err(unavailable(folder))?);
+    drop(platform.open(&draft(folder), Access::CreateNew).map_err(unavailable(folder))?);
     let make = || -> rusqlite::Result<Connection> {
-        let mut db = Connection::open(draft(folder))?;
+        let mut db = open_database(folder, &draft(folder), OpenFlags::default())?;
         let tx = db.transaction()?;
         tx.pragma_update(None, "application_id", APPLICATION_ID)?;
         for migration in MIGRATIONS {
@@ -152,23 +150,23 @@ pub(super) fn create_draft(folder: &Path) -> Result<Connection, OpenError> {
     make().map_err(|error| row_error(folder, RowError::Sqlite(error)))
 }
 
-/// Renames a finished file after a sync of its content.
-pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
-    File::open(from)?.sync_all()?;
-    std::fs::rename(from, to)?;
-    to.parent().map_or(Ok(()), sync)
-}
-
-/// Makes the names of the files durable.
-pub(super) fn sync(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
+/// Opens a database with the file system of the platform.
+fn open_database(
+    folder: &DataFolder,
+    path: &Path,
+    flags: OpenFlags,
+) -> rusqlite::Result<Connection> {
+    match folder.platform().sqlite_vfs() {
+        Some(vfs) => Connection::open_with_flags_and_vfs(path, flags, vfs),
+        None => Connection::open_with_flags(path, flags),
+    }
 }
 
 /// Opens a connection to the database with the settings that all connections of the store have.
-pub(super) fn connect(folder: &Path) -> Result<Connection, OpenError> {
+pub(super) fn connect(folder: &DataFolder) -> Result<Connection, OpenError> {
     let open = || -> rusqlite::Result<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let db = Connection::open_with_flags(database(folder), flags)?;
+        let db = open_database(folder, &database(folder), flags)?;
         // Otherwise a damaged log would be deleted when the connection that detected the damage closes.
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         db.set_prepared_statement_cache_capacity(48);
@@ -194,8 +192,12 @@ struct StoredContent {
 }
 
 /// Reads and checks everything; with `with_bodies` also all bodies.
-fn read(folder: &Path, sealed: &Sealed, with_bodies: bool) -> Result<StoredContent, OpenError> {
-    if !database(folder).exists() {
+fn read(
+    folder: &DataFolder,
+    sealed: &Sealed,
+    with_bodies: bool,
+) -> Result<StoredContent, OpenError> {
+    if !folder.has(&database(folder)) {
         return Err(damaged(folder, "its database file is missing"));
     }
     check::header(folder)?;
@@ -252,13 +254,13 @@ fn read(folder: &Path, sealed: &Sealed, with_bodies: bool) -> Result<StoredConte
 /// Makes the content of the log durable. SQLite uses commits in the log that were never synced, and after
 /// this the journal is overwritten, which may have the only copy on disk. The log is also copied into the
 /// database: after a failed sync the system treats pages as written that are not.
-fn sync_log(folder: &Path, db: &Connection) -> Result<(), OpenError> {
+fn sync_log(folder: &DataFolder, db: &Connection) -> Result<(), OpenError> {
     match db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
         // The log itself fits, because it exists.
         Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) => {}
         copied => copied.map_err(|error| row_error(folder, RowError::Sqlite(error)))?,
     }
-    match File::options().write(true).open(log(folder)) {
+    match folder.platform().open(&log(folder), Access::Write) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         file => file.and_then(|file| file.sync_data()).map_err(unavailable(folder)),
     }
@@ -414,6 +416,13 @@ mod tests {
 
     use super::*;
 
+    /// A folder that is removed with its guard.
+    fn temporary() -> (tempfile::TempDir, DataFolder) {
+        let guard = tempfile::tempdir().expect("a folder");
+        let folder = DataFolder::of_system(guard.path());
+        (guard, folder)
+    }
+
     /// A database that another program had locked, or an opening without enough memory, was reported as
     /// damage, and the operator was advised to accept a loss.
     #[test]
@@ -441,10 +450,10 @@ mod tests {
     /// number near four billion used all memory.
     #[test]
     fn an_invalid_tube_number_is_damage() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let (_guard, folder) = temporary();
         let mut options = OpenOptions::default();
         let OpenFolder { db, mut writer_state, .. } =
-            open(folder.path(), &options).expect("the folder opens");
+            open(&folder, &options).expect("the folder opens");
         for (number, name) in [(0, "mail"), (u32::MAX, "far")] {
             let name = TubeName::new(name).expect("a good name");
             let record = TubeRecord {
@@ -458,18 +467,18 @@ mod tests {
         }
         writer_state.head.write(&db).expect("a row");
         drop(db);
-        let refused = open(folder.path(), &options).map(|_| ()).expect_err("no such tube");
+        let refused = open(&folder, &options).map(|_| ()).expect_err("no such tube");
         assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
         options.accept_loss = true;
-        let left = open(folder.path(), &options).expect("the intact data opens");
+        let left = open(&folder, &options).expect("the intact data opens");
         assert_eq!(left.machine.tube_numbers().collect::<Vec<_>>(), [0]);
     }
 
     /// All durability depends on this setting, and no other test would detect that it is missing.
     #[test]
     fn the_writer_syncs_every_commit() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let open = open(folder.path(), &OpenOptions::default()).expect("the folder opens");
+        let (_guard, folder) = temporary();
+        let open = open(&folder, &OpenOptions::default()).expect("the folder opens");
         let synchronous = |row: &rusqlite::Row<'_>| row.get::<_, i64>(0);
         let found = open.db.pragma_query_value(None, "synchronous", synchronous);
         assert_eq!(found, Ok(2));

@@ -11,6 +11,7 @@
 //! `journal` first; `applier` applies them to the database.
 
 mod applier;
+mod background;
 mod budget;
 mod check;
 mod checkpoint;
@@ -24,6 +25,7 @@ mod keys;
 mod lock;
 mod modes;
 mod pace;
+pub mod platform;
 mod reader;
 mod rows;
 mod salvage;
@@ -36,7 +38,7 @@ mod writer;
 use std::collections::{HashSet, VecDeque};
 use std::future::ready;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use taskyard_core::{
@@ -48,9 +50,11 @@ use taskyard_store::{
     Store, StoreHealth, StoreTime, Unloaded,
 };
 
+pub use background::{BackgroundThread, BackgroundWork};
 use budget::Budget;
 use generation::Generations;
 use lock::FolderLock;
+use platform::{DataFolder, Platform, SystemPlatform};
 use reader::BodyReader;
 pub use writer::Fault;
 use writer::Writer;
@@ -114,9 +118,19 @@ impl SqliteStore {
     /// Opens the store in `folder`, and creates it if it does not exist. Everything in it is read and checked
     /// first.
     pub fn open(folder: &Path, options: &OpenOptions) -> Result<SqliteStore, OpenError> {
-        let mut open = folder::open(folder, options)?;
-        let writer = Writer::start(folder, open.db, open.writer_state)?;
-        let reader = BodyReader::start(folder)?;
+        SqliteStore::open_on(Arc::new(SystemPlatform::default()), folder, options)
+    }
+
+    /// The same on another platform.
+    pub fn open_on(
+        platform: Arc<dyn Platform>,
+        folder: &Path,
+        options: &OpenOptions,
+    ) -> Result<SqliteStore, OpenError> {
+        let folder = DataFolder::new(folder, platform);
+        let mut open = folder::open(&folder, options)?;
+        let writer = Writer::start(&folder, open.db, open.writer_state)?;
+        let reader = BodyReader::start(&folder)?;
         open.lock.watch()?;
         let generations = Generations::default();
         let state = State {

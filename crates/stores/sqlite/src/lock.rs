@@ -4,15 +4,12 @@
 //! locks that. So the database is locked too, and the files are compared with their paths while the store is
 //! open.
 
-use std::fs::{File, TryLockError};
-use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::folder::{database, log, seal_file, unavailable};
 use super::journal;
-use super::modes::FILE_MODE;
+use super::platform::{Access, DataFolder, FileIdentity, PlatformFile};
 use taskyard_store::OpenError;
 
 /// The files are compared with their paths at most this often.
@@ -23,12 +20,13 @@ const TRIES: usize = 10;
 /// The locks of an open folder.
 #[derive(Debug)]
 pub(super) struct FolderLock {
-    folder: PathBuf,
-    file: File,
+    folder: DataFolder,
+    file: Box<dyn PlatformFile>,
     /// Never closed while SQLite has the database open: that would release SQLite's own locks on it.
-    database: Option<File>,
+    database: Option<Box<dyn PlatformFile>>,
     files: Vec<WatchedFile>,
-    checked: Option<Instant>,
+    /// By the clock of the platform.
+    checked: Option<Duration>,
 }
 
 /// A file that must not be replaced at its path.
@@ -39,60 +37,34 @@ struct WatchedFile {
     identity: Option<FileIdentity>,
 }
 
-/// Identifies a file independently of its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct FileIdentity {
-    device: u64,
-    inode: u64,
-}
-
-impl FileIdentity {
-    fn of(file: &File) -> io::Result<FileIdentity> {
-        let metadata = file.metadata()?;
-        Ok(FileIdentity { device: metadata.dev(), inode: metadata.ino() })
-    }
-
-    /// The identity of the file at a path, if it exists.
-    fn at(path: &Path) -> io::Result<Option<FileIdentity>> {
-        match std::fs::metadata(path) {
-            Ok(metadata) => {
-                Ok(Some(FileIdentity { device: metadata.dev(), inode: metadata.ino() }))
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-}
-
 impl FolderLock {
     /// Locks the folder and the database in it, if there is one.
-    pub fn take(folder: &Path) -> Result<FolderLock, OpenError> {
-        let path = lock_file(folder);
+    pub fn take(folder: &DataFolder) -> Result<FolderLock, OpenError> {
+        let (path, platform) = (lock_file(folder), folder.platform());
         for _ in 0..TRIES {
-            let mut options = File::options();
-            options.write(true).create(true).truncate(false).mode(FILE_MODE);
-            let file = lock(folder, options.open(&path).map_err(unavailable(folder))?)?;
-            let (held, found) = (FileIdentity::of(&file), FileIdentity::at(&path));
+            let file = platform.open(&path, Access::Create).map_err(unavailable(folder))?;
+            let file = lock(folder, file)?;
+            let (held, found) = (file.identity(), platform.identity(&path));
             // The file may have been replaced between opening and locking.
             if found.map_err(unavailable(folder))? == Some(held.map_err(unavailable(folder))?) {
-                let (folder, files) = (folder.to_owned(), Vec::new());
+                let (folder, files) = (folder.clone(), Vec::new());
                 let mut lock = FolderLock { folder, file, database: None, files, checked: None };
                 lock.take_database()?;
                 return Ok(lock);
             }
         }
-        Err(OpenError::InUse(folder.to_owned()))
+        Err(OpenError::InUse(folder.to_path_buf()))
     }
 
     /// Locks the database, unless the one at its path is locked already.
     pub fn take_database(&mut self) -> Result<(), OpenError> {
         let (folder, path) = (&self.folder, database(&self.folder));
-        let found = FileIdentity::at(&path).map_err(unavailable(folder))?;
-        let held = self.database.as_ref().map(FileIdentity::of).transpose();
-        if found.is_none() || !path.is_file() || found == held.map_err(unavailable(folder))? {
+        let found = folder.platform().identity(&path).map_err(unavailable(folder))?;
+        let held = self.database.as_ref().map(|file| file.identity()).transpose();
+        if found.is_none() || found == held.map_err(unavailable(folder))? {
             return Ok(());
         }
-        let file = File::open(&path).map_err(unavailable(folder))?;
+        let file = folder.platform().open(&path, Access::Read).map_err(unavailable(folder))?;
         self.database = Some(lock(folder, file)?);
         Ok(())
     }
@@ -103,7 +75,7 @@ impl FolderLock {
         let paths = [lock_file(folder), database(folder), log(folder), seal_file(folder)];
         let paths = paths.into_iter().chain([folder.join("taskyard.db-shm")]);
         for path in paths.chain(journal::paths(folder)) {
-            let identity = FileIdentity::at(&path).map_err(unavailable(folder))?;
+            let identity = folder.platform().identity(&path).map_err(unavailable(folder))?;
             self.files.push(WatchedFile { path, identity });
         }
         Ok(())
@@ -111,17 +83,18 @@ impl FolderLock {
 
     /// Compares the files with their paths, at most once a second; the error names the file that was changed.
     pub fn check(&mut self) -> Result<(), String> {
-        if self.checked.is_some_and(|checked| checked.elapsed() < CHECK_EVERY) {
+        let now = self.folder.platform().elapsed();
+        if self.checked.is_some_and(|checked| now.saturating_sub(checked) < CHECK_EVERY) {
             return Ok(());
         }
-        self.checked = Some(Instant::now());
+        self.checked = Some(now);
         self.check_now()
     }
 
     /// Compares the files with their paths now.
     pub fn check_now(&mut self) -> Result<(), String> {
         for WatchedFile { path, identity } in &mut self.files {
-            let found = match FileIdentity::at(path) {
+            let found = match self.folder.platform().identity(path) {
                 Ok(found) => found,
                 // The error says nothing about the open file and may be transient.
                 Err(error) => {
@@ -158,10 +131,10 @@ fn lock_file(folder: &Path) -> PathBuf {
     folder.join("taskyard.lock")
 }
 
-fn lock(folder: &Path, file: File) -> Result<File, OpenError> {
+fn lock(folder: &Path, file: Box<dyn PlatformFile>) -> Result<Box<dyn PlatformFile>, OpenError> {
     match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(folder.to_owned())),
-        Err(TryLockError::Error(error)) => Err(unavailable(folder)(error)),
+        Ok(true) => Ok(file),
+        Ok(false) => Err(OpenError::InUse(folder.to_owned())),
+        Err(error) => Err(unavailable(folder)(error)),
     }
 }

@@ -1,18 +1,19 @@
 //! Reads bodies from disk on a thread of its own, so that the writer never waits.
 
 use std::fmt::Display;
-use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension};
 use taskyard_core::{Body, Error, TaskId};
 use tokio::sync::oneshot;
 
+use super::background::{BackgroundThread, BackgroundWork};
 use super::codec::{self, RowError};
-use super::folder::connect;
+use super::folder::{connect, unavailable};
 use super::generation;
+use super::platform::DataFolder;
 use taskyard_store::{BodyKey, OpenError};
 
 /// The reading thread and the bodies that it has read ahead.
@@ -20,7 +21,7 @@ use taskyard_store::{BodyKey, OpenError};
 pub(super) struct BodyReader {
     jobs: Mutex<Option<Sender<ReadJob>>>,
     ahead: Arc<Mutex<Vec<ReadAheadBodies>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Box<dyn BackgroundThread>>,
 }
 
 /// Bodies that were read ahead.
@@ -42,19 +43,14 @@ enum ReadJob {
 }
 
 impl BodyReader {
-    pub fn start(folder: &Path) -> Result<BodyReader, OpenError> {
+    pub fn start(folder: &DataFolder) -> Result<BodyReader, OpenError> {
         let db = connect(folder)?;
-        let (sender, receiver) = channel();
+        let (sender, jobs) = channel();
         let ahead = Arc::new(Mutex::new(Vec::new()));
-        let thread_ahead = ahead.clone();
-        let thread = std::thread::Builder::new()
-            .name("taskyard-reader".into())
-            .spawn(move || serve(&db, &receiver, &thread_ahead))
-            .map_err(|error| OpenError::Unavailable {
-                folder: folder.to_owned(),
-                what: error.to_string(),
-            })?;
-        Ok(BodyReader { jobs: Mutex::new(Some(sender)), ahead, thread: Mutex::new(Some(thread)) })
+        let work = Box::new(ReaderWork { db, jobs, ahead: ahead.clone() });
+        let thread = folder.platform().spawn("taskyard-reader", work);
+        let thread = Mutex::new(thread.map_err(unavailable(folder))?);
+        Ok(BodyReader { jobs: Mutex::new(Some(sender)), ahead, thread })
     }
 
     /// Reads bodies and waits for them.
@@ -79,16 +75,14 @@ impl BodyReader {
 
     pub fn stop(&self) {
         drop(self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take());
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
-            _ = thread.join();
-        }
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner).end();
     }
 
     fn send(&self, job: ReadJob) {
         // A stopped reader drops the job and with it the sender for the reply.
         if let Some(jobs) = &*self.jobs.lock().unwrap_or_else(PoisonError::into_inner) {
             _ = jobs.send(job);
+            self.thread.lock().unwrap_or_else(PoisonError::into_inner).signal();
         }
     }
 }
@@ -99,15 +93,25 @@ impl Drop for BodyReader {
     }
 }
 
-fn serve(db: &Connection, jobs: &Receiver<ReadJob>, ahead: &Mutex<Vec<ReadAheadBodies>>) {
-    while let Ok(job) = jobs.recv() {
-        match job {
-            ReadJob::Load { keys, answer } => _ = answer.send(load(db, &keys)),
-            ReadJob::ReadAhead { keys, bytes_max } => {
-                let found = read_ahead(db, &keys, bytes_max);
-                ahead.lock().unwrap_or_else(PoisonError::into_inner).push(found);
+/// The work of the thread.
+struct ReaderWork {
+    db: Connection,
+    jobs: Receiver<ReadJob>,
+    ahead: Arc<Mutex<Vec<ReadAheadBodies>>>,
+}
+
+impl BackgroundWork for ReaderWork {
+    fn step(&mut self) -> Option<Duration> {
+        while let Ok(job) = self.jobs.try_recv() {
+            match job {
+                ReadJob::Load { keys, answer } => _ = answer.send(load(&self.db, &keys)),
+                ReadJob::ReadAhead { keys, bytes_max } => {
+                    let found = read_ahead(&self.db, &keys, bytes_max);
+                    self.ahead.lock().unwrap_or_else(PoisonError::into_inner).push(found);
+                }
             }
         }
+        None
     }
 }
 

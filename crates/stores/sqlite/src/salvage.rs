@@ -15,8 +15,8 @@ mod tree;
 mod verifier;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use rusqlite::Connection;
 use taskyard_core::record::Record;
@@ -24,14 +24,13 @@ use taskyard_core::{Body, Kind, SemaphoreKey, TubeName, TubeOptions, TubeRecord}
 
 use super::clock;
 use super::codec::{self, Head, RowError};
-use super::folder::{
-    self, create_draft, database, draft, rename, row_error, seal_file, sync, unavailable,
-};
+use super::folder::{self, create_draft, database, draft, row_error, unavailable};
 use super::generation;
 use super::insert::TaskInsert;
 use super::journal;
 use super::keys::SalvagedKeys;
 use super::pace::{PaceReport, SalvagedPace};
+use super::platform::DataFolder;
 use super::rows::{Batch, Rows};
 use super::seal::{Seal, Sealed};
 use super::semaphores::{SalvagedSemaphores, SemaphoreHead};
@@ -57,7 +56,11 @@ const TASK_ROOT: u32 = 4;
 
 /// Creates a new database from every intact row, with the commit number `batch`, and replaces the damaged
 /// one, which is kept.
-pub(super) fn rebuild(folder: &Path, batch: u64, sealed: &Sealed) -> Result<Report, OpenError> {
+pub(super) fn rebuild(
+    folder: &DataFolder,
+    batch: u64,
+    sealed: &Sealed,
+) -> Result<Report, OpenError> {
     let verifier = RowVerifier::new().map_err(|error| row_error(folder, error))?;
     let old = DamagedDatabase::open(folder, verifier).map_err(unavailable(folder))?;
     let new = create_draft(folder)?;
@@ -65,7 +68,7 @@ pub(super) fn rebuild(folder: &Path, batch: u64, sealed: &Sealed) -> Result<Repo
     writer.save(&old).map_err(|error| row_error(folder, error))?;
     let report = Report::new(&writer, &old, sealed);
     drop(new);
-    rename(&draft(folder), &rebuilt(folder)).map_err(unavailable(folder))?;
+    folder.rename(&draft(folder), &rebuilt(folder)).map_err(unavailable(folder))?;
     tracing::debug!(steps = report.steps, "read the pages of a damaged database");
     tracing::warn!("{report}");
     finish(folder)?;
@@ -74,9 +77,9 @@ pub(super) fn rebuild(folder: &Path, batch: u64, sealed: &Sealed) -> Result<Repo
 
 /// Replaces the damaged database by the rebuilt one. If a crash interrupts this, the next opening completes
 /// it: only the last step removes the rebuilt file.
-pub(super) fn finish(folder: &Path) -> Result<(), OpenError> {
+pub(super) fn finish(folder: &DataFolder) -> Result<(), OpenError> {
     let rebuilt = rebuilt(folder);
-    if !rebuilt.exists() {
+    if !folder.has(&rebuilt) {
         return Ok(());
     }
     let head = Connection::open(&rebuilt).map_err(RowError::from).and_then(|db| Head::read(&db));
@@ -88,13 +91,13 @@ pub(super) fn finish(folder: &Path) -> Result<(), OpenError> {
     };
     let replace = || {
         if let Some(batch) = batch {
-            Seal::open(&seal_file(folder), batch)?;
+            Seal::open(folder, batch)?;
         }
         let kept = keep_damaged_files(folder)?;
-        if kept.exists() {
+        if folder.has(&kept) {
             tracing::warn!(kept = %kept.display(), "kept the damaged database");
         }
-        rename(&rebuilt, &database(folder))
+        folder.rename(&rebuilt, &database(folder))
     };
     replace().map_err(unavailable(folder))
 }
@@ -106,14 +109,14 @@ fn rebuilt(folder: &Path) -> PathBuf {
 
 /// Renames the files of a damaged database to names that are kept, and returns the new name of the database.
 /// The log is renamed first, so that after a crash the database gets the name that belongs to its log.
-fn keep_damaged_files(folder: &Path) -> io::Result<PathBuf> {
+fn keep_damaged_files(folder: &DataFolder) -> io::Result<PathBuf> {
     let (database, log) = (database(folder), folder::log(folder));
     let journals = journal::paths(folder).into_iter().zip(["-journal-1", "-journal-2"]);
     let kept_already = |name: &PathBuf, from: &PathBuf, suffix: &str| {
-        from.exists() && with_suffix(name, suffix).exists()
+        folder.has(from) && folder.has(&with_suffix(name, suffix))
     };
     let taken = |name: &PathBuf| {
-        name.exists()
+        folder.has(name)
             || kept_already(name, &log, "-wal")
             || journals.clone().any(|(from, suffix)| kept_already(name, &from, suffix))
     };
@@ -124,13 +127,13 @@ fn keep_damaged_files(folder: &Path) -> io::Result<PathBuf> {
     let journals = journals.map(|(from, suffix)| (from, with_suffix(&kept, suffix)));
     // The log and the journal must not be used with the new database.
     for (from, to) in journals.chain([(log, log_of(&kept)), (database, kept.clone())]) {
-        if from.exists() {
-            fs::rename(from, to)?;
+        if folder.has(&from) {
+            folder.platform().rename(&from, &to)?;
         }
     }
-    _ = fs::remove_file(folder.join("taskyard.db-shm"));
+    _ = folder.platform().remove(&folder.join("taskyard.db-shm"));
     // Synced before the new database is in place: it must never be used with the old log.
-    sync(folder)?;
+    folder.sync()?;
     Ok(kept)
 }
 
@@ -156,7 +159,7 @@ struct DamagedDatabase {
 impl DamagedDatabase {
     /// Opens the damaged files. A log whose end is lost may have been copied into the database completely:
     /// then its pages are older than those of the database, and the database without it has a later commit.
-    fn open(folder: &Path, verifier: RowVerifier) -> io::Result<DamagedDatabase> {
+    fn open(folder: &DataFolder, verifier: RowVerifier) -> io::Result<DamagedDatabase> {
         let pages = Pages::open(&database(folder), &folder::log(folder))?;
         let alone = pages.without_log()?;
         let head = |pages: &Pages| {

@@ -4,17 +4,15 @@
 //! written after each commit, so a database that is behind it has lost commits; the journal must not be
 //! applied to such a database, because some of its pages may be newer than others.
 
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
 
-use super::modes::FILE_MODE;
+use super::folder::seal_file;
+use super::platform::{Access, DataFolder, PlatformFile};
 
 /// The open seal file.
 #[derive(Debug)]
 pub(super) struct Seal {
-    file: File,
+    file: Box<dyn PlatformFile>,
 }
 
 /// The content of a seal file.
@@ -35,14 +33,14 @@ pub(super) enum Sealed {
 
 /// Size of a number with its checksum.
 const BYTES: usize = 12;
+/// A longer file is not a seal.
+const BYTES_MAX: u64 = 1024;
 
 impl Seal {
     /// Reads the seal without changing it.
-    pub fn read(path: &Path) -> io::Result<Sealed> {
-        let bytes = match std::fs::read(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Sealed::Absent),
-            bytes => bytes?,
-        };
+    pub fn read(folder: &DataFolder) -> io::Result<Sealed> {
+        let found = folder.platform().read(&seal_file(folder), BYTES_MAX)?;
+        let Some(bytes) = found else { return Ok(Sealed::Absent) };
         let numbers: Option<Vec<u64>> = bytes.chunks(BYTES).map(decode).collect();
         Ok(match numbers.as_deref() {
             Some([newest]) => Sealed::Batch { newest: *newest, in_database: 0 },
@@ -54,15 +52,13 @@ impl Seal {
     }
 
     /// Writes a seal that says that the database has all commits up to `batch`, and keeps the file open.
-    pub fn open(path: &Path, batch: u64) -> io::Result<Seal> {
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false).mode(FILE_MODE);
-        let file = options.open(path)?;
+    pub fn open(folder: &DataFolder, batch: u64) -> io::Result<Seal> {
+        let file = folder.platform().open(&seal_file(folder), Access::Create)?;
         let seal = Seal { file };
         // Written before it is truncated: a crash in between must not leave a seal of zeros.
         seal.write(batch)?;
         seal.write_in_database(batch)?;
-        seal.file.set_len(2 * BYTES as u64)?;
+        seal.file.set_length(2 * BYTES as u64)?;
         seal.file.sync_all()?;
         Ok(seal)
     }

@@ -71,7 +71,7 @@ impl WriteError {
         }
     }
 
-    /// Whether no write may applier: after a failed sync the content of the disk is unknown, and damage is
+    /// Whether no write may follow: after a failed sync the content of the disk is unknown, and damage is
     /// permanent.
     pub fn is_permanent(&self) -> bool {
         match self {

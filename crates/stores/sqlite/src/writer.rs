@@ -1,6 +1,5 @@
 //! Writes each batch to disk: to the journal or in one transaction, then the seal.
 
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use super::folder::unavailable;
 use super::journal::Journal;
 use super::keys;
 use super::pace::{self, PaceRows, TubePace};
+use super::platform::DataFolder;
 use super::rows::{self, Batch, Rows};
 use super::seal::Seal;
 use super::semaphores::{self, SemaphoreHead};
@@ -40,13 +40,13 @@ pub(super) struct Writer {
     next_lease: u64,
     /// The machine's grant floor at the latest commit.
     grant_floor: u64,
-    /// The reason that no write may applier, if any.
+    /// The reason that no write may follow, if any.
     refusal: WriteRefusal,
     /// A failure that a test requests.
     fault: Option<Fault>,
 }
 
-/// The reason that no write may applier, if any; shared by the threads.
+/// The reason that no write may follow, if any; shared by the threads.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WriteRefusal(Arc<Mutex<Option<String>>>);
 
@@ -104,7 +104,7 @@ pub enum Fault {
 impl Writer {
     /// Starts with a folder whose batches are all in the database.
     pub fn start(
-        folder: &Path,
+        folder: &DataFolder,
         mut db: Connection,
         state: WriterState,
     ) -> Result<Writer, OpenError> {
@@ -112,8 +112,8 @@ impl Writer {
         let checkpointer = Checkpointer::start(folder, &mut db)?;
         let seal = Arc::new(state.seal);
         let database = Database { db, head: state.head, checkpointer, seal: seal.clone() };
-        let applier =
-            JournalApplier::start(database, refusal.clone()).map_err(unavailable(folder))?;
+        let applier = JournalApplier::start(folder.platform().clone(), database, refusal.clone());
+        let applier = applier.map_err(unavailable(folder))?;
         let mut writer = Writer {
             head: state.head,
             semaphores: state.semaphores,

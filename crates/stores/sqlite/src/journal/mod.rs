@@ -9,16 +9,12 @@
 mod record;
 mod replay;
 
-use std::fs::File;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::checkpoint::extend_with_zeros;
 use super::codec::Head;
-use super::folder::sync;
-use super::modes::FILE_MODE;
+use super::platform::{Access, DataFolder, PlatformFile};
 use super::rows::Rows;
 
 pub(super) use replay::read;
@@ -43,7 +39,7 @@ pub(super) fn paths(folder: &Path) -> [PathBuf; 2] {
 /// The open journal.
 #[derive(Debug)]
 pub(super) struct Journal {
-    folder: PathBuf,
+    folder: DataFolder,
     /// `None` before the first batch.
     files: Option<[JournalFile; 2]>,
     /// Index of the file that is written.
@@ -58,7 +54,7 @@ pub(super) struct Journal {
 
 #[derive(Debug)]
 struct JournalFile {
-    file: File,
+    file: Box<dyn PlatformFile>,
     /// Offset of the next record.
     at: u64,
     /// Length of the file.
@@ -80,12 +76,12 @@ pub(super) enum JournalError {
 
 impl Journal {
     /// Creates the journal of a folder whose batches are all in the database.
-    pub fn new(folder: &Path) -> Journal {
+    pub fn new(folder: &DataFolder) -> Journal {
         Journal {
-            folder: folder.to_owned(),
+            folder: folder.clone(),
             files: None,
             active: 0,
-            salt: RandomState::new().build_hasher().finish(),
+            salt: folder.platform().random(),
             buffer: Vec::new(),
             batch_bytes: BATCH_BYTES,
         }
@@ -138,8 +134,8 @@ impl Journal {
     /// Empties the files, when the database has all batches durably.
     pub fn clear(&mut self) -> io::Result<()> {
         self.files = None;
-        for path in paths(&self.folder).iter().filter(|path| path.exists()) {
-            File::options().write(true).open(path)?.set_len(0)?;
+        for path in paths(&self.folder).iter().filter(|path| self.folder.has(path)) {
+            self.folder.platform().open(path, Access::Write)?.set_length(0)?;
         }
         Ok(())
     }
@@ -150,7 +146,7 @@ impl JournalFile {
         let end = self.at + bytes.len() as u64;
         if end > self.length {
             let length = end.max(self.length + EXTENSION_BYTES).min(FILE_BYTES);
-            extend_with_zeros(&self.file, self.length, length)?;
+            extend_with_zeros(&*self.file, self.length, length)?;
             self.length = length;
         }
         self.file.write_all_at(bytes, self.at)
@@ -158,18 +154,16 @@ impl JournalFile {
 }
 
 /// Creates both files, or overwrites the headers of existing ones.
-fn create(folder: &Path, salt: u64) -> Result<[JournalFile; 2], JournalError> {
+fn create(folder: &DataFolder, salt: u64) -> Result<[JournalFile; 2], JournalError> {
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(MAGIC);
     header[8..16].copy_from_slice(&salt.to_le_bytes());
     let sum = crc32fast::hash(&header[..16]);
     header[16..20].copy_from_slice(&sum.to_le_bytes());
     let open = |path: &PathBuf| -> io::Result<JournalFile> {
-        let mut options = File::options();
-        options.write(true).create(true).truncate(false).mode(FILE_MODE);
-        let file = options.open(path)?;
+        let file = folder.platform().open(path, Access::Create)?;
         file.write_all_at(&header, 0)?;
-        let length = file.metadata()?.len();
+        let length = file.length()?;
         Ok(JournalFile { file, at: HEADER_BYTES as u64, length, newest: 0 })
     };
     let [first, second] = paths(folder);
@@ -179,6 +173,6 @@ fn create(folder: &Path, salt: u64) -> Result<[JournalFile; 2], JournalError> {
     for file in &files {
         file.file.sync_all().map_err(JournalError::Create)?;
     }
-    sync(folder).map_err(JournalError::Create)?;
+    folder.sync().map_err(JournalError::Create)?;
     Ok(files)
 }

@@ -32,7 +32,7 @@ const BUCKET: u8 = 16;
 const SCHEDULE: u8 = 17;
 const REMOVE_SCHEDULE: u8 = 18;
 
-/// Flags of the optional fields that applier.
+/// Flags of the optional fields that follow.
 const DUE: u8 = 1;
 const EXPIRES: u8 = 2;
 const TTR: u8 = 4;

@@ -1,10 +1,9 @@
 //! Reads the batches in the journal of a store that was not closed.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::Path;
+use std::io;
 
+use super::super::platform::DataFolder;
 use super::super::rows::Batch;
 use super::{FILE_BYTES, HEADER_BYTES, MAGIC, paths, record};
 
@@ -18,16 +17,10 @@ pub(in super::super) struct JournalContent {
 }
 
 /// Reads every intact batch. A damaged one does not hide those behind it.
-pub(in super::super) fn read(folder: &Path) -> io::Result<JournalContent> {
+pub(in super::super) fn read(folder: &DataFolder) -> io::Result<JournalContent> {
     let mut contents = Vec::new();
     for path in paths(folder) {
-        let mut bytes = Vec::new();
-        match File::open(path) {
-            Ok(file) => _ = file.take(FILE_BYTES).read_to_end(&mut bytes)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-        contents.push(bytes);
+        contents.push(folder.platform().read(&path, FILE_BYTES)?.unwrap_or_default());
     }
     // Both files have the same salt, so one header may be damaged; unless one file is left from an earlier
     // run.

@@ -1,6 +1,7 @@
 //! Tests what is saved from databases that are damaged deliberately.
 
 use std::collections::BTreeSet;
+use std::fs;
 
 use taskyard_core::record::StoredState;
 use taskyard_core::{Failure, Failures, Priority, Span, TaskId, Timestamp};
@@ -19,7 +20,7 @@ impl SampleDatabase {
     /// `count` tasks, of which `deleted` were deleted again.
     fn new(count: u64, deleted: std::ops::Range<u64>) -> SampleDatabase {
         let folder = fast_folder();
-        let db = create_draft(folder.path()).expect("a database");
+        let db = create_draft(&DataFolder::of_system(folder.path())).expect("a database");
         db.execute_batch("BEGIN").expect("a transaction");
         let mut writer = SalvageWriter::new(&db, 7);
         for (number, name) in [(0, "mail"), (5, "far")] {
@@ -67,8 +68,9 @@ impl SampleDatabase {
     fn salvage(&self) -> (Report, BTreeSet<i64>) {
         let path = self.folder.path();
         fs::write(database(path), &self.bytes).expect("a damaged file");
-        let report = rebuild(path, 8, &Sealed::Batch { newest: 7, in_database: 7 })
-            .expect("the intact data is saved");
+        let report =
+            rebuild(&DataFolder::of_system(path), 8, &Sealed::Batch { newest: 7, in_database: 7 })
+                .expect("the intact data is saved");
         let db = Connection::open(database(path)).expect("the new database");
         let sql = "SELECT key, data, semaphore_priority, failures FROM task";
         let mut statement = db.prepare(sql).expect("the tasks");
