@@ -224,7 +224,7 @@ pub(super) fn write_all<'a>(
         batch.rows.count(head);
         let expected = [batch.head.tubes, batch.head.tasks, batch.head.task_keys];
         if !follows || [head.tubes, head.tasks, head.task_keys] != expected {
-            let what = format!("batch {} does not applier the latest batch", batch.head.batch);
+            let what = format!("batch {} does not follow the latest batch", batch.head.batch);
             return Err(WriteError::Damaged(what));
         }
         *head = batch.head;
