@@ -110,3 +110,55 @@ impl SharedSignal {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+
+    /// Reports each of its steps, and waits as long as it is told.
+    struct ReportingWork {
+        steps: Sender<()>,
+        wait: Option<Duration>,
+    }
+
+    impl BackgroundWork for ReportingWork {
+        fn step(&mut self) -> Option<Duration> {
+            _ = self.steps.send(());
+            self.wait.take()
+        }
+    }
+
+    fn start(wait: Option<Duration>) -> (SystemThread, Receiver<()>) {
+        let (steps, done) = channel();
+        let work = Box::new(ReportingWork { steps, wait });
+        (SystemThread::start("taskyard-test", work).expect("a thread"), done)
+    }
+
+    #[test]
+    fn a_signal_begins_a_step_and_the_end_is_one_more() {
+        let (mut thread, done) = start(None);
+        for _ in 0..3 {
+            thread.signal();
+            done.recv().expect("a step");
+        }
+        thread.end();
+        done.recv().expect("the last step");
+        thread.signal();
+        thread.end();
+        assert!(done.recv().is_err(), "the thread has ended");
+    }
+
+    #[test]
+    fn a_step_that_is_due_needs_no_signal() {
+        let (thread, done) = start(Some(Duration::ZERO));
+        thread.signal();
+        for _ in 0..2 {
+            done.recv().expect("a step");
+        }
+        drop(thread);
+        done.recv().expect("the last step");
+        assert!(done.recv().is_err(), "it waited for a signal");
+    }
+}

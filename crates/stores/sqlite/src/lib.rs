@@ -8,7 +8,7 @@
 //! `folder` opens a store, `check` verifies its files, `writer` commits, `budget` decides which payloads are
 //! in memory, `reader` loads the others, `checkpoint` keeps the log short, `codec` encodes the rows,
 //! `pace` stores retry policies, rate limits and schedules, `salvage` recovers intact rows of a damaged database. Batches that only change tasks are written to the
-//! `journal` first; `applier` applies them to the database.
+//! `journal` first; `applier` applies them to the database. Files, clock and threads come from a `platform`.
 
 mod applier;
 mod background;
