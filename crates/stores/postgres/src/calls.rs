@@ -526,7 +526,7 @@ mod tests {
         key_parts(&tasks.iter().collect::<Vec<_>>())
     }
 
-    /// Each part is a round of statements: with one for every task, a put of one key ten thousand times took 30 seconds.
+    /// Each part is a round of statements: with one for every task, a put of one key four thousand times took 11 seconds.
     #[test]
     fn a_key_is_in_two_parts_at_most() {
         assert_eq!(parts("abC"), None);
