@@ -1,34 +1,34 @@
 //! Finds the entry of a key by the hash of its text.
 //!
-//! Keys are searched in no order, so nearly every search in a large table waits for memory. A place has the hash and the number of the
-//! entry side by side, and a key is near the place that the upper bits of its hash name: a search reads one line of memory in most
+//! Keys are searched in no order, so nearly every search in a large table waits for memory. A bucket has the hash and the number of the
+//! entry side by side, and a key is near the bucket that the upper bits of its hash name: a search reads one line of memory in most
 //! cases, an insertion after it no further one, and a table that grows is copied from the beginning to the end.
 
 /// Numbers of entries by hash: open addressing with linear probing.
 #[derive(Debug, Default)]
 pub(crate) struct KeyTable {
     /// A power of two, or none.
-    places: Vec<Place>,
+    buckets: Vec<Bucket>,
     len: usize,
 }
 
 /// The hash in the upper half, the number of the entry plus one in the lower half. Zero is vacant, so that a new table needs no
 /// writing.
-type Place = u64;
+type Bucket = u64;
 
-/// Places of the first table.
-const FIRST_PLACES: usize = 16;
+/// Buckets of the first table.
+const FIRST_BUCKETS: usize = 16;
 
-fn place(hash: u32, entry: u32) -> Place {
+fn bucket(hash: u32, entry: u32) -> Bucket {
     u64::from(hash) << 32 | u64::from(entry) + 1
 }
 
-fn hash_of(place: Place) -> u32 {
-    (place >> 32) as u32
+fn hash_of(bucket: Bucket) -> u32 {
+    (bucket >> 32) as u32
 }
 
-fn entry_of(place: Place) -> u32 {
-    (place as u32).wrapping_sub(1)
+fn entry_of(bucket: Bucket) -> u32 {
+    (bucket as u32).wrapping_sub(1)
 }
 
 impl KeyTable {
@@ -43,20 +43,20 @@ impl KeyTable {
 
     /// The entry with this hash that is wanted.
     pub fn find(&self, hash: u32, is_wanted: impl Fn(u32) -> bool) -> Option<u32> {
-        self.position(hash, is_wanted).map(|position| entry_of(self.places[position]))
+        self.position(hash, is_wanted).map(|position| entry_of(self.buckets[position]))
     }
 
     fn position(&self, hash: u32, is_wanted: impl Fn(u32) -> bool) -> Option<usize> {
-        if self.places.is_empty() {
+        if self.buckets.is_empty() {
             return None;
         }
         let mut position = self.home(hash);
         loop {
-            let place = self.places[position];
-            if place == 0 {
+            let bucket = self.buckets[position];
+            if bucket == 0 {
                 return None;
             }
-            if hash_of(place) == hash && is_wanted(entry_of(place)) {
+            if hash_of(bucket) == hash && is_wanted(entry_of(bucket)) {
                 return Some(position);
             }
             position = self.next(position);
@@ -65,10 +65,10 @@ impl KeyTable {
 
     /// Adds an entry that is not in the table. Its number is less than the largest one of 32 bits.
     pub fn insert(&mut self, hash: u32, entry: u32) {
-        if self.len * 4 >= self.places.len() * 3 {
+        if self.len * 4 >= self.buckets.len() * 3 {
             self.grow();
         }
-        self.insert_place(place(hash, entry));
+        self.insert_bucket(bucket(hash, entry));
         self.len += 1;
     }
 
@@ -76,44 +76,47 @@ impl KeyTable {
     pub fn remove(&mut self, hash: u32, entry: u32) {
         let Some(mut free) = self.position(hash, |found| found == entry) else { return };
         self.len -= 1;
-        // A place that a search would not reach across the free one moves there.
+        // A bucket that a search would not reach across the free one moves there.
         let mut position = self.next(free);
-        while self.places[position] != 0 {
-            let home = self.home(hash_of(self.places[position]));
+        while self.buckets[position] != 0 {
+            let home = self.home(hash_of(self.buckets[position]));
             if self.distance(home, position) >= self.distance(free, position) {
-                self.places[free] = self.places[position];
+                self.buckets[free] = self.buckets[position];
                 free = position;
             }
             position = self.next(position);
         }
-        self.places[free] = 0;
+        self.buckets[free] = 0;
     }
 
     fn grow(&mut self) {
-        let size = (self.places.len() * 2).max(FIRST_PLACES);
-        let before = std::mem::replace(&mut self.places, vec![0; size]);
-        before.into_iter().filter(|place| *place != 0).for_each(|place| self.insert_place(place));
+        let size = (self.buckets.len() * 2).max(FIRST_BUCKETS);
+        let before = std::mem::replace(&mut self.buckets, vec![0; size]);
+        before
+            .into_iter()
+            .filter(|bucket| *bucket != 0)
+            .for_each(|bucket| self.insert_bucket(bucket));
     }
 
-    fn insert_place(&mut self, place: Place) {
-        let mut position = self.home(hash_of(place));
-        while self.places[position] != 0 {
+    fn insert_bucket(&mut self, bucket: Bucket) {
+        let mut position = self.home(hash_of(bucket));
+        while self.buckets[position] != 0 {
             position = self.next(position);
         }
-        self.places[position] = place;
+        self.buckets[position] = bucket;
     }
 
     /// Where the search for a hash begins.
     fn home(&self, hash: u32) -> usize {
-        (u64::from(hash) << self.places.len().trailing_zeros() >> 32) as usize
+        (u64::from(hash) << self.buckets.len().trailing_zeros() >> 32) as usize
     }
 
     fn next(&self, position: usize) -> usize {
-        (position + 1) & (self.places.len() - 1)
+        (position + 1) & (self.buckets.len() - 1)
     }
 
     fn distance(&self, from: usize, to: usize) -> usize {
-        to.wrapping_sub(from) & (self.places.len() - 1)
+        to.wrapping_sub(from) & (self.buckets.len() - 1)
     }
 }
 
@@ -152,7 +155,7 @@ mod tests {
                 table.remove(hash, entry);
                 table.remove(hash, entry);
             }
-            assert_eq!(table.places.iter().filter(|place| **place != 0).count(), 0);
+            assert_eq!(table.buckets.iter().filter(|bucket| **bucket != 0).count(), 0);
         }
     }
 }
