@@ -60,6 +60,8 @@ macro_rules! conformance_suite {
                 a_waiting_task_is_replaced, a_replaced_task_may_have_a_start_time,
                 a_replaced_task_keeps_its_place, other_holders_are_not_replaced,
                 a_replacement_sets_unique_for, a_batch_is_handled_in_order,
+                a_key_may_occur_in_every_task_of_a_put,
+                a_key_of_a_task_that_is_over_is_free_in_the_same_put,
                 commands_of_a_batch_see_the_key, only_added_tasks_need_capacity,
                 keys_go_with_their_tube, kept_tasks_do_not_hold_keys, tasks_are_listed_by_key,
                 a_task_shows_its_key, unique_for_is_limited;

@@ -358,6 +358,49 @@ pub async fn a_batch_is_handled_in_order<H: Harness>(queue: H) {
     assert_eq!((stats.tasks.total(), stats.calls.put), (3, 3));
 }
 
+/// One key may occur in all tasks of a large put; each reply has the state that the tasks up to its own gave the holder.
+pub async fn a_key_may_occur_in_every_task_of_a_put<H: Harness>(queue: H) {
+    if !queue.capabilities().keys {
+        return;
+    }
+    let tube = queue.tube(Kind::FifoTtl).await;
+    let new = |number: usize| {
+        let task = keyed(&number.to_string(), "k");
+        let delay = (number % 5 == 0).then(|| secs(9));
+        if number % 3 == 0 { task } else { NewTask { delay, ..replacing(task) } }
+    };
+    let placed = queue.put_many(&tube, (0..10_000).map(new).collect()).await;
+    assert_eq!(placed[0], added(TaskId(0)));
+    let mut state = State::Ready;
+    for (number, placed) in placed.into_iter().enumerate().skip(1) {
+        if number % 3 != 0 {
+            state = if number % 5 == 0 { State::Delayed } else { State::Ready };
+        }
+        assert_eq!(placed, existing(TaskId(0), state), "task {number}");
+    }
+    assert_eq!(payload(&queue, &tube, TaskId(0)).await, body("9998"), "9999 replaces nothing");
+    let taken = queue.take(&tube).await;
+    assert_eq!(taken.id, TaskId(0));
+    let placed = queue.put_many(&tube, (1..1000).map(new).collect()).await;
+    assert!(placed.iter().all(|placed| *placed == existing(TaskId(0), State::Taken)));
+    done(queue.ack(&tube, &taken).await);
+    let stats = queue.stats(&tube).await;
+    assert_eq!((stats.tasks.total(), stats.calls.put), (0, 1));
+}
+
+/// A task of a put whose time to live is zero is over before the next one.
+pub async fn a_key_of_a_task_that_is_over_is_free_in_the_same_put<H: Harness>(queue: H) {
+    if !queue.capabilities().keys {
+        return;
+    }
+    let tube = queue.tube(Kind::FifoTtl).await;
+    let brief = |text| NewTask { ttl: Some(Span::ZERO), ..keyed(text, "k") };
+    let tasks = vec![brief("a"), replacing(brief("b")), brief("c"), keyed("d", "k")];
+    let placed = queue.put_many(&tube, tasks).await;
+    assert_eq!(placed, (0..4).map(|id| added(TaskId(id))).collect::<Vec<_>>());
+    assert_eq!(queue.take(&tube).await.body, Some(body("d")));
+}
+
 /// Several commands of one batch see what those before them did to the key.
 pub async fn commands_of_a_batch_see_the_key<H: Harness>(queue: H) {
     if !queue.capabilities().keys {

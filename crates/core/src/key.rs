@@ -69,6 +69,11 @@ impl KeyRequest {
         KeyRequest { held: HeldKey { key, unique_for: Span::ZERO }, on_conflict: OnConflict::Keep }
     }
 
+    /// The request of a task that has this key already.
+    pub(crate) fn of(held: &HeldKey) -> Box<Self> {
+        Box::new(KeyRequest { held: held.clone(), on_conflict: OnConflict::Keep })
+    }
+
     /// Refuses a time that is too long.
     pub(crate) fn check(&self) -> Result<()> {
         if self.held.unique_for <= Span::from_secs(UNIQUE_FOR_SECS_MAX) {

@@ -27,11 +27,12 @@
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
 
 use hashbrown::HashTable;
 
-use crate::key::{EndedKey, HeldKey, Key};
+use crate::chunks::Chunks;
+use crate::key::{EndedKey, HeldKey, Key, KeyRequest};
+use crate::key_table::KeyTable;
 use crate::limits::ENDED_KEYS_MAX;
 use crate::task::TaskId;
 use crate::time::{Span, Timestamp};
@@ -57,23 +58,16 @@ fn cleanup_at(until: Timestamp) -> Timestamp {
 /// in the order of puts. The text of a key is hashed once, when a put looks for its holder.
 #[derive(Debug, Default)]
 pub(crate) struct TubeKeys {
-    entries: Vec<Option<KeyEntry>>,
+    entries: Chunks<KeyEntry>,
     vacant: Vec<u32>,
     /// Entries by task.
     by_id: HashTable<u32>,
-    /// Entries by key, with the hash: a table that grows does not have to read all entries, which are far apart.
-    by_key: HashTable<KeyPlace>,
+    /// Entries by key.
+    by_key: KeyTable,
     /// The keys of ended tasks by the moment at which they are free.
     by_until: BTreeSet<(Timestamp, TaskId)>,
     /// Clients choose the keys, so they must not be able to choose hashes.
     seed: RandomState,
-}
-
-/// Where the entry of a key is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct KeyPlace {
-    hash: KeyHash,
-    index: u32,
 }
 
 /// A task that holds a key.
@@ -87,15 +81,15 @@ struct KeyEntry {
 /// How a task holds its key.
 #[derive(Debug)]
 enum Holding {
-    /// It has not ended.
-    Living(Arc<HeldKey>),
+    /// It has not ended. As its put gave it, so that nothing is allocated.
+    Living(Box<KeyRequest>),
     Ended(Box<EndedKey>),
 }
 
 impl KeyEntry {
     fn key(&self) -> &Key {
         match &self.holding {
-            Holding::Living(held) => &held.key,
+            Holding::Living(request) => &request.held.key,
             Holding::Ended(ended) => &ended.key,
         }
     }
@@ -117,13 +111,6 @@ fn hash_id(id: TaskId) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyHash(u32);
 
-impl KeyHash {
-    /// The hash for the table, which uses the lowest bits for the bucket and the highest as tags.
-    fn whole(self) -> u64 {
-        u64::from(self.0).wrapping_mul(FACTOR)
-    }
-}
-
 impl TubeKeys {
     /// The hash of a key.
     pub fn hash(&self, key: &Key) -> KeyHash {
@@ -139,16 +126,20 @@ impl TubeKeys {
 
     /// The same for a key whose hash is known.
     pub fn holder_hashed(&self, hash: KeyHash, key: &Key) -> Option<TaskId> {
-        let entry = |place: &KeyPlace| self.entries[place.index as usize].as_ref();
-        let has_key = |place: &KeyPlace| entry(place).is_some_and(|entry| entry.key() == key);
-        let is_wanted = |place: &KeyPlace| place.hash == hash && has_key(place);
-        entry(self.by_key.find(hash.whole(), is_wanted)?).map(|entry| entry.id)
+        let entry = |index: u32| self.entries.get(index).as_ref();
+        let has_key = |index: u32| entry(index).is_some_and(|entry| entry.key() == key);
+        entry(self.by_key.find(hash.0, has_key)?).map(|entry| entry.id)
     }
 
     /// The key of a task that has not ended.
-    pub fn of(&self, id: TaskId) -> Option<&Arc<HeldKey>> {
+    pub fn of(&self, id: TaskId) -> Option<&HeldKey> {
+        self.request(id).map(|request| &request.held)
+    }
+
+    /// The same with what the put asked for.
+    pub fn request(&self, id: TaskId) -> Option<&KeyRequest> {
         match self.holding(id)? {
-            Holding::Living(held) => Some(held),
+            Holding::Living(request) => Some(request),
             Holding::Ended(_) => None,
         }
     }
@@ -162,7 +153,7 @@ impl TubeKeys {
     }
 
     fn holding(&self, id: TaskId) -> Option<&Holding> {
-        self.entries[self.find(id)? as usize].as_ref().map(|entry| &entry.holding)
+        self.entries.get(self.find(id)?).as_ref().map(|entry| &entry.holding)
     }
 
     fn find(&self, id: TaskId) -> Option<u32> {
@@ -179,29 +170,29 @@ impl TubeKeys {
     }
 
     /// A task without a key gets one that is free.
-    pub fn insert(&mut self, id: TaskId, held: Arc<HeldKey>) {
-        self.insert_hashed(id, self.hash(&held.key), held);
+    pub fn insert(&mut self, id: TaskId, request: Box<KeyRequest>) {
+        self.insert_hashed(id, self.hash(&request.held.key), request);
     }
 
     /// The same with a key whose hash is known.
-    pub fn insert_hashed(&mut self, id: TaskId, hash: KeyHash, held: Arc<HeldKey>) {
-        self.insert_entry(KeyEntry { id, hash, holding: Holding::Living(held) });
+    pub fn insert_hashed(&mut self, id: TaskId, hash: KeyHash, request: Box<KeyRequest>) {
+        self.insert_entry(KeyEntry { id, hash, holding: Holding::Living(request) });
     }
 
     /// Changes what is stored with the key of a task, which stays the same.
     pub fn update(&mut self, id: TaskId, held: HeldKey) {
         let index = self.find(id);
-        let entry = index.and_then(|index| self.entries[index as usize].as_mut());
+        let entry = index.and_then(|index| self.entries.get_mut(index).as_mut());
         if let Some(KeyEntry { holding: Holding::Living(before), .. }) = entry {
-            debug_assert_eq!(before.key, held.key);
-            *before = Arc::new(held);
+            debug_assert_eq!(before.held.key, held.key);
+            before.held = held;
         }
     }
 
     /// A task loses its key.
-    pub fn remove(&mut self, id: TaskId) -> Option<Arc<HeldKey>> {
+    pub fn remove(&mut self, id: TaskId) -> Option<Box<KeyRequest>> {
         match self.remove_entry(id, |holding| matches!(holding, Holding::Living(_)))? {
-            Holding::Living(held) => Some(held),
+            Holding::Living(request) => Some(request),
             Holding::Ended(_) => None,
         }
     }
@@ -225,19 +216,18 @@ impl TubeKeys {
         let (id, hash) = (entry.id, entry.hash);
         let index = match self.vacant.pop() {
             Some(index) => {
-                self.entries[index as usize] = Some(entry);
+                *self.entries.get_mut(index) = Some(entry);
                 index
             }
             None => {
-                self.entries.push(Some(entry));
+                self.entries.push(entry);
                 u32::try_from(self.entries.len() - 1).expect("a tube has less than 2^32 keys")
             }
         };
-        let entry = |index: u32| self.entries[index as usize].as_ref();
+        let entry = |index: u32| self.entries.get(index).as_ref();
         let id_of = |&index: &u32| entry(index).map_or(0, |entry| hash_id(entry.id));
         self.by_id.insert_unique(hash_id(id), index, id_of);
-        let place = KeyPlace { hash, index };
-        self.by_key.insert_unique(hash.whole(), place, |place| place.hash.whole());
+        self.by_key.insert(hash.0, index);
     }
 
     fn remove_entry(
@@ -246,15 +236,12 @@ impl TubeKeys {
         is_wanted: impl FnOnce(&Holding) -> bool,
     ) -> Option<Holding> {
         let index = self.find(id)?;
-        let removed = self.entries[index as usize].take_if(|entry| is_wanted(&entry.holding))?;
+        let removed = self.entries.get_mut(index).take_if(|entry| is_wanted(&entry.holding))?;
         self.vacant.push(index);
         if let Ok(found) = self.by_id.find_entry(hash_id(id), |&found| found == index) {
             found.remove();
         }
-        let is_removed = |place: &KeyPlace| place.index == index;
-        if let Ok(found) = self.by_key.find_entry(removed.hash.whole(), is_removed) {
-            found.remove();
-        }
+        self.by_key.remove(removed.hash.0, index);
         if self.by_id.is_empty() && self.entries.len() > KEPT_ENTRIES {
             *self = TubeKeys { seed: self.seed.clone(), ..TubeKeys::default() };
         }
@@ -282,8 +269,8 @@ impl TubeKeys {
     }
 }
 
-fn is_of(entries: &[Option<KeyEntry>], index: u32, id: TaskId) -> bool {
-    entries[index as usize].as_ref().is_some_and(|entry| entry.id == id)
+fn is_of(entries: &Chunks<KeyEntry>, index: u32, id: TaskId) -> bool {
+    entries.get(index).as_ref().is_some_and(|entry| entry.id == id)
 }
 
 #[cfg(test)]
@@ -299,9 +286,9 @@ impl TubeKeys {
             let (id, key) = (entry.id, entry.key());
             assert_eq!((self.holder(key), self.hash(key)), (Some(id), entry.hash));
             match &entry.holding {
-                Holding::Living(held) => {
-                    assert!(is_alive(id), "{id} has ended and holds {held:?}");
-                    assert_eq!(self.of(id), Some(held));
+                Holding::Living(request) => {
+                    assert!(is_alive(id), "{id} has ended and holds {request:?}");
+                    assert_eq!(self.of(id), Some(&request.held));
                 }
                 Holding::Ended(ended) => {
                     assert!(!is_alive(id) && self.by_until.contains(&(ended.until, id)));

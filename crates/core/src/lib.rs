@@ -41,9 +41,11 @@ pub mod tube;
 #[cfg(test)]
 extern crate self as taskyard_core;
 
+mod chunks;
 mod done;
 mod index;
 mod journal;
+mod key_table;
 mod keys;
 mod level_counts;
 mod order;

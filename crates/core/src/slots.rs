@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 
+use crate::chunks::Chunks;
 use crate::failure::Failures;
 use crate::key::HeldKey;
 use crate::lease::Lease;
@@ -211,49 +212,13 @@ fn move_scheduled(record: &mut Record, by: i64) {
 /// Slots found by id. A free slot is reused.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    slots: SlotChunks,
+    slots: Chunks<Slot>,
     vacant: Vec<u32>,
     by_id: HashTable<u32>,
 }
 
-/// Slots by index, in chunks: a growing tube never copies its slots, nor needs the memory twice.
-#[derive(Debug, Default)]
-struct SlotChunks {
-    chunks: Vec<Vec<Option<Slot>>>,
-}
-
-/// Slots in a chunk.
-const CHUNK: usize = 4096;
-
-impl SlotChunks {
-    fn len(&self) -> usize {
-        self.chunks.last().map_or(0, |last| (self.chunks.len() - 1) * CHUNK + last.len())
-    }
-
-    fn push(&mut self, slot: Slot) {
-        match self.chunks.last_mut() {
-            Some(last) if last.len() < CHUNK => last.push(Some(slot)),
-            // The first chunk grows as needed, for small tubes.
-            None => self.chunks.push(vec![Some(slot)]),
-            Some(_) => {
-                let mut chunk = Vec::with_capacity(CHUNK);
-                chunk.push(Some(slot));
-                self.chunks.push(chunk);
-            }
-        }
-    }
-
-    fn at(&self, index: u32) -> &Option<Slot> {
-        &self.chunks[index as usize / CHUNK][index as usize % CHUNK]
-    }
-
-    fn at_mut(&mut self, index: u32) -> &mut Option<Slot> {
-        &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK]
-    }
-
-    fn holds(&self, index: u32, id: TaskId) -> bool {
-        matches!(self.at(index), Some(slot) if slot.id == id)
-    }
+fn holds(slots: &Chunks<Slot>, index: u32, id: TaskId) -> bool {
+    matches!(slots.get(index), Some(slot) if slot.id == id)
 }
 
 /// Ids only grow, so tasks put together are in neighbouring buckets, which is good for the cache;
@@ -271,19 +236,19 @@ impl Slots {
     }
 
     pub fn get(&self, id: TaskId) -> Option<&Slot> {
-        self.slots.at(self.find(id)?).as_ref()
+        self.slots.get(self.find(id)?).as_ref()
     }
 
     pub fn get_mut(&mut self, id: TaskId) -> Option<&mut Slot> {
         let index = self.find(id)?;
-        self.slots.at_mut(index).as_mut()
+        self.slots.get_mut(index).as_mut()
     }
 
     pub fn insert(&mut self, slot: Slot) {
         let id = slot.id;
         let index = match self.vacant.pop() {
             Some(index) => {
-                *self.slots.at_mut(index) = Some(slot);
+                *self.slots.get_mut(index) = Some(slot);
                 index
             }
             None => {
@@ -292,7 +257,7 @@ impl Slots {
             }
         };
         let slots = &self.slots;
-        self.by_id.insert_unique(hash(id), index, |&index| match slots.at(index) {
+        self.by_id.insert_unique(hash(id), index, |&index| match slots.get(index) {
             Some(slot) => hash(slot.id),
             None => 0,
         });
@@ -300,10 +265,10 @@ impl Slots {
 
     pub fn remove(&mut self, id: TaskId) -> Option<Slot> {
         let slots = &self.slots;
-        let found = self.by_id.find_entry(hash(id), |&index| slots.holds(index, id)).ok()?;
+        let found = self.by_id.find_entry(hash(id), |&index| holds(slots, index, id)).ok()?;
         let (index, _) = found.remove();
         self.vacant.push(index);
-        let slot = self.slots.at_mut(index).take();
+        let slot = self.slots.get_mut(index).take();
         if self.by_id.is_empty() && self.slots.len() > KEPT_WHEN_EMPTY {
             *self = Slots::default();
         }
@@ -311,15 +276,15 @@ impl Slots {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Slot> {
-        self.slots.chunks.iter().flatten().flatten()
+        self.slots.iter().flatten()
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
-        self.slots.chunks.iter_mut().flatten().flatten()
+        self.slots.iter_mut().flatten()
     }
 
     fn find(&self, id: TaskId) -> Option<u32> {
-        self.by_id.find(hash(id), |&index| self.slots.holds(index, id)).copied()
+        self.by_id.find(hash(id), |&index| holds(&self.slots, index, id)).copied()
     }
 }
 
@@ -333,8 +298,7 @@ impl Slots {
         assert_eq!(self.iter().count(), self.len());
         let mut vacant = self.vacant.clone();
         vacant.sort_unstable();
-        let slots = self.slots.chunks.iter().flatten();
-        let empty = (0..).zip(slots).filter(|(_, slot)| slot.is_none());
+        let empty = (0..).zip(self.slots.iter()).filter(|(_, slot)| slot.is_none());
         assert_eq!(vacant, empty.map(|(index, _)| index).collect::<Vec<u32>>());
     }
 }

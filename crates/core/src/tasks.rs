@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::done::{DoneTask, DoneTasks};
 use crate::failure::{Failure, Failures};
 use crate::index::{CrossTubeIndex, Indexes};
-use crate::key::HeldKey;
+use crate::key::{HeldKey, KeyRequest};
 use crate::keys::TubeKeys;
 use crate::limits::{DELAYED_LOOKED_MAX, OLDEST_LOOKED_MAX};
 use crate::record::Record;
@@ -44,7 +44,7 @@ pub(crate) struct DetachedTask {
     pub semaphore_priority: Option<Priority>,
     pub attempts_max: Option<u32>,
     pub failures: Option<Failures>,
-    pub key: Option<Arc<HeldKey>>,
+    pub key: Option<Box<KeyRequest>>,
 }
 
 impl Tasks {
@@ -190,7 +190,8 @@ impl Tasks {
     /// The stored form of a task.
     pub fn record(&self, slot: &Slot, wall_ahead: i64) -> Record {
         let (subqueue, priority) = (self.subqueue_of(slot), self.semaphore_priority(slot.id));
-        let (failures, key) = (self.failures(slot.id).cloned(), self.keys.of(slot.id).cloned());
+        let failures = self.failures(slot.id).cloned();
+        let key = self.keys.of(slot.id).map(|held| Arc::new(held.clone()));
         slot.record(subqueue, priority, self.attempts_max(slot.id), failures, key, wall_ahead)
     }
 
@@ -202,7 +203,7 @@ impl Tasks {
             semaphore_priority: self.semaphore_priority(slot.id),
             attempts_max: self.attempts_max(slot.id),
             failures: self.failures(slot.id).cloned(),
-            key: self.keys.of(slot.id).cloned(),
+            key: self.keys.request(slot.id).map(|request| Box::new(request.clone())),
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::done::DoneTask;
 use crate::journal::{Changes, Entry, TubeRecord};
+use crate::key::KeyRequest;
 use crate::limits::{TASK_ID_MAX, TUBE_NUMBERS_MAX};
 use crate::record::{Change, Record, StoredState};
 use crate::semaphore::Semaphores;
@@ -74,11 +75,12 @@ impl Machine {
         for (place, entry) in self.journal.entries.iter().enumerate() {
             let (tube, change, key) = match entry {
                 Entry::Task { tube, id, before } => {
-                    let key = before.as_ref().and_then(|before| before.key.as_ref());
+                    let key = before.as_ref().and_then(|before| before.key.as_deref());
+                    let key = key.map(|request| &request.held);
                     (tube, self.change(*tube, *id, before.as_ref()), key)
                 }
                 Entry::DoneRemoved { tube, before } => {
-                    (tube, Some(Change::Remove(before.record.id)), before.record.key.as_ref())
+                    (tube, Some(Change::Remove(before.record.id)), before.record.key.as_deref())
                 }
                 _ => continue,
             };
@@ -232,8 +234,10 @@ impl Machine {
         }
         let subqueue = record.subqueue.clone();
         let (semaphore_priority, failures) = (record.semaphore_priority, record.failures.clone());
-        let (attempts_max, key) = (record.attempts_max, record.key.clone());
-        if key.as_ref().is_some_and(|held| tube.tasks.keys().holder(&held.key).is_some()) {
+        let attempts_max = record.attempts_max;
+        let key = record.key.as_deref().map(KeyRequest::of);
+        let is_held = |request: &KeyRequest| tube.tasks.keys().holder(&request.held.key).is_some();
+        if key.as_deref().is_some_and(is_held) {
             return false;
         }
         let slot = Slot::from_record(record, self.wall_ahead);

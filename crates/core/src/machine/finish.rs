@@ -208,7 +208,8 @@ impl Machine {
         };
         tube.since_open.tasks.done += 1;
         let outcome = Outcome::Done(show.then(|| Box::new(view_done(&detached))));
-        let ended = detached.key.as_ref().and_then(|held| {
+        let ended = detached.key.as_ref().and_then(|request| {
+            let held = &request.held;
             let until = end_of(&detached.slot, now) + held.unique_for;
             (until > now).then(|| EndedKey { id, key: held.key.clone(), until })
         });

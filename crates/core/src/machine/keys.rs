@@ -32,8 +32,8 @@ struct KeyBefore<'a> {
 
 impl Tube {
     /// The key of a task that has not ended, or of a done one that is kept.
-    fn held_key(&self, id: TaskId) -> Option<&Arc<HeldKey>> {
-        let done = || self.tasks.done().get(id).and_then(|done| done.record.key.as_ref());
+    fn held_key(&self, id: TaskId) -> Option<&HeldKey> {
+        let done = || self.tasks.done().get(id).and_then(|done| done.record.key.as_deref());
         self.tasks.keys().of(id).or_else(done)
     }
 
@@ -80,27 +80,26 @@ impl Machine {
         now: Timestamp,
         number: u32,
         task: NewTask,
-        request: KeyRequest,
+        request: Box<KeyRequest>,
         expired: &mut Vec<TaskId>,
     ) -> Placed {
-        let KeyRequest { held, on_conflict } = request;
         let keys = self.tubes[number].tasks.keys();
-        let hash = keys.hash(&held.key);
-        let mut holder = keys.holder_hashed(hash, &held.key);
+        let hash = keys.hash(&request.held.key);
+        let mut holder = keys.holder_hashed(hash, &request.held.key);
         if let Some(id) = holder {
             self.free_key(now, number, id, expired);
-            holder = self.tubes[number].tasks.keys().holder_hashed(hash, &held.key);
+            holder = self.tubes[number].tasks.keys().holder_hashed(hash, &request.held.key);
         }
         let Some(id) = holder else {
             let placed = self.add_task(now, number, task);
             let keys = self.tube(number).tasks.keys_mut();
-            keys.insert_hashed(placed.id, hash, Arc::new(held));
+            keys.insert_hashed(placed.id, hash, request);
             return placed;
         };
         let state = self.tubes[number].tasks.get(id).map_or(State::Done, Slot::state);
-        let state = match (on_conflict, state) {
+        let state = match (request.on_conflict, state) {
             (OnConflict::Replace, State::Ready | State::Delayed) => {
-                self.replace(now, number, id, task, held)
+                self.replace(now, number, id, task, request.held)
             }
             _ => state,
         };
@@ -199,7 +198,7 @@ impl Machine {
     }
 
     /// The key of a task that is stored: one that has not ended, or a done one that is kept.
-    pub fn held_key(&self, number: u32, id: TaskId) -> Option<&Arc<HeldKey>> {
+    pub fn held_key(&self, number: u32, id: TaskId) -> Option<&HeldKey> {
         self.tubes.get(number)?.held_key(id)
     }
 
@@ -208,11 +207,11 @@ impl Machine {
     pub(super) fn key_changes(
         &self,
         cleared: &HashMap<u32, usize>,
-        keyed: Vec<(TubeTask, Option<&Arc<HeldKey>>)>,
+        keyed: Vec<(TubeTask, Option<&HeldKey>)>,
     ) -> Vec<(u32, TaskId, KeyChange)> {
-        let held = keyed.into_iter().map(|(task, held)| {
-            (task, KeyBefore { held: Some(held.map(|held| &**held)), ended: None })
-        });
+        let held = keyed
+            .into_iter()
+            .map(|(task, held)| (task, KeyBefore { held: Some(held), ended: None }));
         let mut before: Vec<(TubeTask, KeyBefore<'_>)> = held.collect();
         for (place, entry) in self.journal.entries.iter().enumerate() {
             let Entry::EndedKey { tube, id, before: ended } = entry else { continue };
@@ -233,7 +232,7 @@ impl Machine {
         });
         let change = |((number, id), before): (TubeTask, KeyBefore<'_>)| {
             let tube = self.tubes.get(number)?;
-            let held = tube.held_key(id).map(|held| &**held);
+            let held = tube.held_key(id);
             let ended = tube.tasks.keys().ended(id);
             let before = KeyRecord::new(before.held.unwrap_or(held), before.ended.unwrap_or(ended));
             let change = match (before, KeyRecord::new(held, ended)) {
@@ -253,14 +252,14 @@ impl Machine {
         let KeyRecord { key, unique_for, until } = record;
         if let Some(unique_for) = unique_for {
             let is_held = tube.tasks.keys().holder(&key).is_some();
-            let held = Arc::new(HeldKey { key: key.clone(), unique_for });
+            let held = HeldKey { key: key.clone(), unique_for };
             if tube.tasks.get(id).is_some() {
                 if is_held || until.is_some() || tube.tasks.keys().of(id).is_some() {
                     return false;
                 }
-                tube.tasks.keys_mut().insert(id, held);
+                tube.tasks.keys_mut().insert(id, KeyRequest::of(&held));
             } else if let Some(done) = tube.tasks.done_mut(id) {
-                done.record.key = Some(held);
+                done.record.key = Some(Arc::new(held));
             } else {
                 return false;
             }

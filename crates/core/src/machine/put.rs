@@ -39,7 +39,7 @@ impl Machine {
         let mut expired = Vec::new();
         let put_one = |mut task: NewTask| match task.key.take() {
             None => self.add_task(now, number, task),
-            Some(key) => self.put_keyed(now, number, task, *key, &mut expired),
+            Some(key) => self.put_keyed(now, number, task, key, &mut expired),
         };
         let mut placed: Vec<Placed> = tasks.into_iter().map(put_one).collect();
         if self.gate(number).is_some() {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use crate::done::DoneTask;
 use crate::error::{Error, Result};
 use crate::journal::Entry;
+use crate::key::KeyRequest;
 use crate::limits::{TASK_ID_MAX, TUBES_MAX};
 use crate::record::{Record, StoredState};
 use crate::slots::Slot;
@@ -102,7 +103,8 @@ impl Machine {
             }
             let (subqueue, semaphore_priority) =
                 (record.subqueue.clone(), record.semaphore_priority);
-            let (failures, key) = (record.failures.clone(), record.key.clone());
+            let failures = record.failures.clone();
+            let key = record.key.as_deref().map(KeyRequest::of);
             let attempts_max = record.attempts_max;
             let mut slot = Slot::from_record(record, self.wall_ahead);
             slot.noted = batch;

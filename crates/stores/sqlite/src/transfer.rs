@@ -1,5 +1,7 @@
 //! Exports and imports the content of a folder.
 
+use std::sync::Arc;
+
 use taskyard_core::record::Record;
 use taskyard_core::{Error, TaskId, Timestamp};
 
@@ -54,7 +56,7 @@ impl State {
             size += record.body_bytes as usize;
             let key = codec::key(tube, record.id);
             record.body = Some(codec::read_body(row, key, TASK_COLUMNS_COUNT)?);
-            record.key = self.machine.held_key(tube, record.id).cloned();
+            record.key = self.machine.held_key(tube, record.id).cloned().map(Arc::new);
             record.move_moments(self.machine.wall_ahead());
             records.push(record);
             if size >= bytes {

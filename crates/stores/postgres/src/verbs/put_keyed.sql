@@ -152,6 +152,29 @@ LANGUAGE sql IMMUTABLE AS $$
             FROM unnest(_keys, _replaces) WITH ORDINALITY AS u(key, replaces, place)) n) s
 $$;
 
+-- For tasks whose content no other command can see, because a later one of the same key replaces it, the place of the last one that
+-- does. The first task of each key and the last that replaces are no such tasks. NULL for all others.
+CREATE OR REPLACE FUNCTION taskyard.replaced_again(_keys text[], _replaces boolean[]) RETURNS integer[]
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT array_agg(CASE WHEN n.replaces AND n.number > 1 AND n.last > n.place THEN n.last::integer END ORDER BY n.place)
+        FROM (SELECT u.place, u.replaces, row_number() OVER (PARTITION BY u.key ORDER BY u.place) AS number,
+                max(u.place) FILTER (WHERE u.replaces) OVER (PARTITION BY u.key) AS last
+            FROM unnest(_keys, _replaces) WITH ORDINALITY AS u(key, replaces, place)) n
+$$;
+
+-- Adds the results of the tasks that have a place in _again: the id of the holder and, if that was replaced, the state that their own
+-- content gave it.
+CREATE OR REPLACE FUNCTION taskyard.add_replaced_again(
+    _t taskyard.tube, _now bigint, _again integer[], _delays bigint[], _ats bigint[], INOUT ids bigint[], INOUT states smallint[])
+LANGUAGE sql STABLE SET enable_nestloop = off AS $$
+    SELECT array_agg(coalesce(l.id, n.id) ORDER BY n.place), array_agg(CASE WHEN l.id IS NULL THEN n.state
+                WHEN l.state NOT IN (0, 2, 6) THEN l.state
+                WHEN _t.has_times AND coalesce(n.at, taskyard.later(_now, coalesce(n.delay, _t.delay, 0))) > _now THEN 2
+                ELSE 0 END::smallint ORDER BY n.place)
+        FROM unnest(_again, ids, states, _delays, _ats) WITH ORDINALITY AS n(again, id, state, delay, at, place)
+        LEFT JOIN unnest(ids, states) WITH ORDINALITY AS l(id, state, place) ON l.place = n.again
+$$;
+
 -- The results of tasks by the places of the tasks that decide about them. Postgres does not know how many there are, and would compare
 -- each with each.
 CREATE OR REPLACE FUNCTION taskyard.repeat_results(
@@ -176,6 +199,7 @@ DECLARE
     _count integer := cardinality(_payloads);
     _part record;
     _same integer[];
+    _again integer[];
     _wanted boolean[];
     _first integer;
     _last integer := 0;
@@ -184,15 +208,20 @@ BEGIN
     returned := 0;
     expired := 0;
     moved := '{}';
-    IF _parts IS NOT NULL THEN
+    IF _parts IS NOT NULL AND _t.has_times AND coalesce(_t.ttl = 0 OR 0 = ANY (_ttls), false) THEN
+        -- A task may be over before the next one of its key.
+        _parts := array_fill(1, ARRAY[_count]);
+    ELSIF _parts IS NOT NULL THEN
         _same := taskyard.repeated_keys(_keys, _replaces);
+        _again := taskyard.replaced_again(_keys, _replaces);
     END IF;
     FOREACH _count IN ARRAY coalesce(_parts, ARRAY[_count]) LOOP
         _first := _last + 1;
         _last := _last + _count;
         _wanted := CASE WHEN _keep IS NULL AND _parts IS NULL THEN array_fill(true, ARRAY[_count])
-            ELSE ARRAY(SELECT coalesce(n.keep, true) AND coalesce(n.same = _last - _count + n.place, true)
-                FROM unnest(_keep[_first:_last], _same[_first:_last]) WITH ORDINALITY AS n(keep, same, place)
+            ELSE ARRAY(SELECT coalesce(n.keep, true) AND coalesce(n.same = _last - _count + n.place, true) AND n.again IS NULL
+                FROM unnest(_keys[_first:_last], _keep[_first:_last], _same[_first:_last], _again[_first:_last])
+                    WITH ORDINALITY AS n(key, keep, same, again, place)
                 ORDER BY n.place) END;
         IF _parts IS NULL THEN
             _part := taskyard.put_part(_t, _now, _wanted, _payloads, _metas, _pris, _ttls, _ttrs, _delays, _ats, _subqueues,
@@ -221,7 +250,8 @@ BEGIN
         expired := expired + coalesce(cardinality(_part.gone), 0);
         moved := _part.gone || moved || _part.moved;
     END LOOP;
-    IF _parts IS NOT NULL AND locked THEN
+    IF _same IS NOT NULL AND locked THEN
+        SELECT r.* INTO ids, states FROM taskyard.add_replaced_again(_t, _now, _again, _delays, _ats, ids, states) r;
         SELECT r.* INTO ids, states, existing FROM taskyard.repeat_results(_same, ids, states, existing) r;
     END IF;
 END $$;
@@ -269,7 +299,7 @@ END $$;
 
 -- As put_tasks, for tasks of which some have a key: _unique_for is for how long it stays held after the end, _replaces whether a waiting
 -- holder is replaced. Or of which some have their own number of attempts. _parts has the number of tasks of each part in which no key
--- occurs twice apart from tasks that do not replace; NULL if no key occurs twice. For each task that was not refused there is the id and the state of the task or of the
+-- occurs twice apart from tasks that do not replace, or whose content is replaced again; NULL if no key occurs twice. For each task that was not refused there is the id and the state of the task or of the
 -- holder of its key (7: ended), and whether it existed; without states all tasks are new and ready. `returned` is how many replaced tasks
 -- are ready, `expired` how many holders had expired and were removed; then `room` is the room of the tube.
 CREATE OR REPLACE FUNCTION taskyard.put_keyed(
