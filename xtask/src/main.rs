@@ -11,6 +11,7 @@ mod machine_speed;
 mod packages;
 mod secret_scan;
 mod shell;
+mod simulate;
 mod steps;
 mod storm;
 mod test;
@@ -27,6 +28,8 @@ Commands for working on Taskyard.
   cargo xtask test --no-budget     the same, but a step over its budget does not fail
   cargo xtask test put_many        only the tests whose name contains `put_many`, with all tools
   cargo xtask storm --minutes N    the random tests with new seeds and larger sizes until N minutes are over; --seed N repeats
+  cargo xtask simulate [ARGS]      run the simulator for a minute with new seeds: --seed N repeats one, --minutes M,
+                                   --scenario quiet, memory or shared, --planted FAULT, --find-planted
   cargo xtask tidy                 check the rules that a program can check; each violation is printed with its replacement
   cargo xtask tidy --fix           first copy the examples into the documents and drop clean files from the pending list
   cargo xtask tidy --pending       first write xtask/words-pending.txt anew: all files with words to replace
@@ -46,6 +49,7 @@ enum Subcommand {
     Help,
     Test(test::TestOptions),
     Storm(storm::StormOptions),
+    Simulate(Vec<String>),
     Tidy(tidy::Change),
     Tools,
     Bench(Vec<String>),
@@ -66,6 +70,7 @@ fn main() -> ExitCode {
         }
         Ok(Subcommand::Test(options)) => test::run(&options),
         Ok(Subcommand::Storm(options)) => storm::run(&options),
+        Ok(Subcommand::Simulate(args)) => simulate::run(&args),
         Ok(Subcommand::Tidy(change)) => tidy::run(change),
         Ok(Subcommand::Tools) => tools::print(),
         Ok(Subcommand::Bench(args)) => bench::run(&args),
@@ -90,6 +95,7 @@ fn parse(args: &[String]) -> Result<Subcommand, String> {
         "help" | "--help" | "-h" => Ok(Subcommand::Help),
         "test" => test::TestOptions::parse(rest).map(Subcommand::Test),
         "storm" => storm::StormOptions::parse(rest).map(Subcommand::Storm),
+        "simulate" => Ok(Subcommand::Simulate(rest.to_vec())),
         "tidy" => match rest {
             [] => Ok(Subcommand::Tidy(tidy::Change::Nothing)),
             [arg] if arg == "--fix" => Ok(Subcommand::Tidy(tidy::Change::Fix)),

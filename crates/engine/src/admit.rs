@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use taskyard_core::{Command, Error, Reply, Result, SemaphoreCommand, Span, Take, TubeName};
 
 use crate::event_loop::{EventLoop, Origin};
-use crate::inbox::Job;
 use crate::jobs::ReplySlot;
 use crate::listeners::listens;
+use crate::request::Job;
 use crate::waiters::{Side, Waiter, needed_capacity};
 
 /// Keeps the order of takes, or of puts, within a batch and from one batch to the next.

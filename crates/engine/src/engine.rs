@@ -19,9 +19,11 @@ use tokio::sync::oneshot;
 
 use crate::clock::Clock;
 use crate::event_loop::EventLoop;
-use crate::inbox::{Inbox, Query};
+use crate::inbox::Inbox;
 use crate::listeners::listens;
+use crate::loop_waits::{EngineTask, LoopWaits, block_on};
 use crate::reply::{PendingReply, unanswered};
+use crate::request::Query;
 use crate::schedules::ScheduleNotes;
 use crate::series::{Series, SeriesRequest, TubeLatency};
 use crate::shutdown::{LoopOutcome, ShutdownNotifier, outcome_of};
@@ -91,27 +93,49 @@ impl Engine {
         settings: Settings,
         recorder: Option<Recorder>,
     ) -> Self {
-        let store: Arc<dyn Store> = store.into();
-        let inbox = Arc::new(Inbox::default());
-        clock.watch(Waker::from(inbox.clone()));
-        let (ending, ended) = ShutdownNotifier::new(inbox.clone());
-        let running = (inbox.clone(), store.clone(), clock.clone());
+        let (engine, ending) = Engine::prepare(Inbox::default(), store, clock, settings);
+        let parts = engine.inner.parts();
         let spawned = thread::Builder::new().name("taskyard-engine".into()).spawn(move || {
-            // Bound first and therefore dropped last: when the end is reported, the store is
-            // released.
-            let ending = ending;
-            let (inbox, store, clock) = running;
-            let outcome = EventLoop::new(inbox, store, clock, settings, recorder).run();
-            ending.orderly(outcome);
+            let running = run_loop(ending, parts, LoopWaits::blocking(), settings, recorder);
+            // Its waits block, so the first poll is its whole life.
+            block_on(running, Waker::noop());
         });
         if let Err(error) = spawned {
             // The returned engine answers every command with an error.
             tracing::error!(%error, "cannot start the engine's thread");
         }
+        engine
+    }
+
+    /// Prepares a loop without a thread of its own: it runs while the caller polls the returned task, within a Tokio
+    /// runtime whose time passes like that of `clock`. Nothing of it blocks, spins or reads the time of the machine,
+    /// so that a simulation can run many of them on one thread.
+    pub fn start_stepped(
+        store: Box<dyn Store>,
+        clock: Arc<dyn Clock>,
+        settings: Settings,
+    ) -> (Self, EngineTask) {
+        let (engine, ending) = Engine::prepare(Inbox::stepped(), store, clock, settings);
+        let parts = engine.inner.parts();
+        let running = run_loop(ending, parts, LoopWaits::Suspends, settings, None);
+        (engine, EngineTask::new(running))
+    }
+
+    /// The handle of a loop that is not running yet, and what reports its end.
+    fn prepare(
+        inbox: Inbox,
+        store: Box<dyn Store>,
+        clock: Arc<dyn Clock>,
+        settings: Settings,
+    ) -> (Self, ShutdownNotifier) {
+        let store: Arc<dyn Store> = store.into();
+        let inbox = Arc::new(inbox);
+        clock.watch(Waker::from(inbox.clone()));
+        let (ending, ended) = ShutdownNotifier::new(inbox.clone());
         let payload_bytes_max = settings.payload_bytes_max.min(PAYLOAD_BYTES_MAX);
         let settings = Settings { payload_bytes_max, ..settings };
         let inner = EngineInner { inbox, store, clock, ended, settings };
-        Engine { inner: Arc::new(inner), put_check: None }
+        (Engine { inner: Arc::new(inner), put_check: None }, ending)
     }
 
     /// A handle that refuses puts, and schedules of puts, that do not pass this check. Other handles of
@@ -282,6 +306,30 @@ impl Engine {
         let replies = PendingReply::new(inbox, job, waits, receiver).replies(&**store).await;
         replies.unwrap_or_else(|| vec![Err(unanswered()); count])
     }
+}
+
+/// What a loop shares with the handles of its engine.
+type LoopParts = (Arc<Inbox>, Arc<dyn Store>, Arc<dyn Clock>);
+
+impl EngineInner {
+    fn parts(&self) -> LoopParts {
+        (self.inbox.clone(), self.store.clone(), self.clock.clone())
+    }
+}
+
+/// Runs the loop to its end.
+async fn run_loop(
+    ending: ShutdownNotifier,
+    parts: LoopParts,
+    waits: LoopWaits,
+    settings: Settings,
+    recorder: Option<Recorder>,
+) {
+    // Bound first and therefore dropped last: when the end is reported, the store is released.
+    let ending = ending;
+    let (inbox, store, clock) = parts;
+    let outcome = EventLoop::new(waits, inbox, store, clock, settings, recorder).run().await;
+    ending.orderly(outcome);
 }
 
 impl Execute for Engine {

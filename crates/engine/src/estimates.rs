@@ -12,8 +12,8 @@ use tokio::sync::oneshot;
 
 use crate::engine::Engine;
 use crate::event_loop::EventLoop;
-use crate::inbox::Query;
 use crate::reply::unanswered;
+use crate::request::Query;
 use crate::waiters::Side;
 
 /// The most idle consumers that count in one tube.

@@ -1,14 +1,12 @@
-//! Runs the event loop, one turn after the other, on its own thread.
+//! Runs the event loop, one turn after the other.
 //!
 //! A turn picks up what has arrived, runs it as one batch, and then runs smaller batches until no
 //! waiting command can be served any more. `admit` adds commands to a batch, `wake` serves waiting
 //! commands.
 
 use std::collections::{HashSet, VecDeque};
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::Waker;
 
 use taskyard_core::{Command, Effects, Error, NewEvents, Reply, Result, Timestamp, TubeName};
 use taskyard_store::{Executed, Store};
@@ -17,10 +15,12 @@ use taskyard_trace::Recorder;
 use crate::admit::OrderGuard;
 use crate::clock::Clock;
 use crate::engine::Settings;
-use crate::inbox::{Inbox, Job, Query, RemoteChanges, Work};
+use crate::inbox::{Inbox, RemoteChanges, Work};
 use crate::jobs::{Jobs, ReplySlot};
 use crate::listeners::{ListenerId, Listeners, found_no_events};
+use crate::loop_waits::LoopWaits;
 use crate::reply::unanswered;
+use crate::request::{Job, Query};
 use crate::schedules::Scheduler;
 use crate::series::{Collector, Notes};
 use crate::tick::Ticks;
@@ -29,13 +29,13 @@ use crate::trace_notes::TraceNotes;
 use crate::waiters::{Side, WaiterId, Waiters, Waiting};
 use crate::workers::{WorkerInfo, WorkerNotes, WorkerRegistry};
 
-/// The state of the event loop, owned by its thread.
+/// The state of the event loop.
 pub(crate) struct EventLoop {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) timeline: Timeline,
-    /// Unparks the thread of the loop while it waits for a future of the store.
-    thread_waker: Waker,
+    /// How it waits for work and for the store.
+    pub(crate) waits: LoopWaits,
     /// Wakes the loop through its inbox, where it also waits for commands.
     pub(crate) waker: Waker,
     pub(crate) ticks: Ticks,
@@ -112,8 +112,9 @@ pub(crate) enum Origin {
 }
 
 impl EventLoop {
-    /// Creates the loop. Must be called on the thread that will run it.
+    /// Creates the loop.
     pub fn new(
+        waits: LoopWaits,
         inbox: Arc<Inbox>,
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
@@ -134,7 +135,7 @@ impl EventLoop {
             inbox,
             store,
             timeline,
-            thread_waker: Waker::from(Arc::new(Unpark(thread::current()))),
+            waits,
             ticks: Ticks::new(now),
             scheduler: Scheduler::new(fires, is_shared, now),
             now,
@@ -158,14 +159,15 @@ impl EventLoop {
     }
 
     /// Runs until the engine is stopped, then closes the store.
-    pub fn run(mut self) -> Result<()> {
+    pub async fn run(mut self) -> Result<()> {
         let mut spare = VecDeque::new();
         loop {
-            let work = self.inbox.gather(&self.timeline, self.next_deadline(), spare);
+            let until = self.next_deadline();
+            let work = self.waits.gather(&self.inbox, &self.timeline, until, spare).await;
             let last = work.last;
-            spare = self.turn(work);
+            spare = self.turn(work).await;
             if last {
-                return block_on(self.store.close(), &self.thread_waker);
+                return self.waits.complete(self.store.close()).await;
             }
         }
     }
@@ -180,9 +182,9 @@ impl EventLoop {
     }
 
     /// Runs one turn. Returns the emptied job queue for reuse.
-    fn turn(&mut self, mut work: Work) -> VecDeque<Job> {
+    async fn turn(&mut self, mut work: Work) -> VecDeque<Job> {
         self.now = self.timeline.now();
-        self.follow_wall_clock();
+        self.follow_wall_clock().await;
         self.stopping = work.stopping;
         self.end_cancelled_and_expired_waits(work.gone);
         self.apply_remote_changes(work.remote_changes);
@@ -194,17 +196,17 @@ impl EventLoop {
         for job in work.jobs.drain(..) {
             self.admit(job);
         }
-        self.execute();
-        self.serve_waiters();
+        self.execute().await;
+        self.serve_waiters().await;
         while !self.late_puts.is_empty() {
             self.admit_late_puts();
-            self.serve_waiters();
+            self.serve_waiters().await;
         }
         self.end_same_turn_waits();
         self.admit_late_drops();
-        self.serve_waiters();
+        self.serve_waiters().await;
         for query in work.queries {
-            self.answer_query(query);
+            self.answer_query(query).await;
         }
         work.jobs
     }
@@ -231,11 +233,11 @@ impl EventLoop {
 
     /// Reports a step of the wall clock to a store that uses the engine's time. Durations keep
     /// their length; only tasks with a start time follow the wall clock.
-    fn follow_wall_clock(&mut self) {
+    async fn follow_wall_clock(&mut self) {
         let Some(wall_ahead) = self.timeline.step(self.now) else { return };
         if self.timeline.store_uses_engine_time() {
-            let stored =
-                block_on(self.store.set_wall_ahead(self.now, wall_ahead), &self.thread_waker);
+            let stored = self.store.set_wall_ahead(self.now, wall_ahead);
+            let stored = self.waits.complete(stored).await;
             if let Err(error) = stored {
                 tracing::warn!(%error, "cannot store that the wall clock was set; trying again in 1 s");
                 return self.timeline.postpone(self.now);
@@ -282,13 +284,13 @@ impl EventLoop {
     }
 
     /// Runs batches until no waiting command can be served any more.
-    fn serve_waiters(&mut self) {
+    async fn serve_waiters(&mut self) {
         loop {
             self.stage();
             if self.batch.commands.is_empty() {
                 return;
             }
-            if !self.execute() {
+            if !self.execute().await {
                 // No waiter was served: the amounts reported by the store are not available to
                 // them.
                 self.takes.wanted.clear();
@@ -299,9 +301,9 @@ impl EventLoop {
 
     /// Runs the batch under construction and delivers the replies. Returns whether anything
     /// happened except fruitless tries of waiters.
-    fn execute(&mut self) -> bool {
+    async fn execute(&mut self) -> bool {
         if self.store.batches_max() > 1 {
-            return self.run_pipelined();
+            return self.run_pipelined().await;
         }
         let mut progress = false;
         if !self.batch.commands.is_empty() {
@@ -311,7 +313,7 @@ impl EventLoop {
             let count = commands.len();
             self.note_commands(&commands, &mut batch);
             let now = self.timeline.to_store(self.now);
-            let executed = block_on(self.store.execute(now, commands), &self.thread_waker);
+            let executed = self.waits.complete(self.store.execute(now, commands)).await;
             progress = self.apply_executed(&mut batch, count, executed);
             // Its allocations are reused for the next batch.
             self.batch = batch;
@@ -442,7 +444,7 @@ impl EventLoop {
         self.jobs.send_finished(|answer| returns.extend(answer.returns()));
     }
 
-    fn answer_query(&mut self, query: Query) {
+    async fn answer_query(&mut self, query: Query) {
         // If the caller is gone, the reply is dropped.
         match query {
             Query::Waiting(reply) => {
@@ -457,7 +459,7 @@ impl EventLoop {
             Query::KeysFreedEarly(reply) => drop(reply.send(self.keys_freed_early)),
             Query::Health(reply) => {
                 let now = self.timeline.to_store(self.now);
-                drop(reply.send(block_on(self.store.health(now), &self.thread_waker)));
+                drop(reply.send(self.waits.complete(self.store.health(now)).await));
             }
             Query::Series { request, observes, reply } => {
                 let moment = self.timeline.moment(self.now);
@@ -562,25 +564,5 @@ pub(crate) fn is_failure(reply: &Result<Reply>) -> bool {
 fn report(reply: &Result<Reply>) {
     if let Err(error) = reply {
         tracing::warn!(%error, "cannot return tasks whose caller is gone; they become ready when their lease expires");
-    }
-}
-
-/// Runs a future of the store to completion on this thread. Those of embedded stores are ready at
-/// once.
-fn block_on<F: Future>(future: F, waker: &Waker) -> F::Output {
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
     }
 }

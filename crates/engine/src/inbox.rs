@@ -1,85 +1,26 @@
 //! The queue through which callers submit commands to the event loop.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::Wake;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use taskyard_core::estimate::{Calibrated, QueueNow};
 use taskyard_core::limits::{
     BATCH_BYTES_MAX, PENDING_BYTES_MAX, PENDING_COMMANDS_MAX, PENDING_ITEMS_MAX,
 };
-use taskyard_core::{Command, Error, Forecast, Result, ScheduleName, Timestamp, TubeName};
-use taskyard_store::{RemoteChange, StoreHealth};
+use taskyard_core::{Command, Error, Result, Timestamp, TubeName};
+use taskyard_store::RemoteChange;
 use tokio::sync::oneshot;
 
-use crate::estimates::ForecastRequest;
 use crate::reply::{JobReply, engine_stopped};
-use crate::schedules::ScheduleNotes;
-use crate::series::{Series, SeriesRequest, TubeLatency};
+use crate::request::{Job, JobId, Query, items_of};
 use crate::timeline::Timeline;
-use crate::waiters::{Waiting, WaitingCount};
-use crate::workers::WorkerInfo;
 
 /// Most items in one turn of the loop, so that the first of them do not wait for the last.
 const TURN_ITEMS_MAX: usize = 10_000;
 /// Most payload bytes in one turn of the loop.
 const TURN_BYTES_MAX: usize = BATCH_BYTES_MAX;
-
-/// Identifies a job; never reused.
-pub(crate) type JobId = u64;
-
-/// The commands of one caller.
-#[derive(Debug)]
-pub(crate) struct Job {
-    /// Identifies the job.
-    pub id: JobId,
-    /// The commands to run.
-    pub commands: Vec<Command>,
-    /// The number of affected tasks, at least one for each command.
-    pub items: usize,
-    /// The number of payload bytes.
-    pub bytes: usize,
-    /// The index and the tube of each take.
-    pub takes: Vec<(usize, TubeName)>,
-    /// Receives the reply; `None` when no caller waits for it.
-    pub reply: Option<oneshot::Sender<JobReply>>,
-}
-
-/// A request for state of the loop that is not a command.
-#[derive(Debug)]
-pub(crate) enum Query {
-    /// All waiting commands.
-    Waiting(oneshot::Sender<Vec<Waiting>>),
-    /// The number of waiting commands for each tube.
-    Counts(oneshot::Sender<BTreeMap<TubeName, WaitingCount>>),
-    /// The number of keys that were freed before their time.
-    KeysFreedEarly(oneshot::Sender<u64>),
-    /// Whether the store works.
-    Health(oneshot::Sender<Result<StoreHealth>>),
-    /// A part of a time series; `None` for a tube that has none.
-    Series {
-        request: SeriesRequest,
-        /// Whether the numbers of tasks are read for a while.
-        observes: bool,
-        reply: oneshot::Sender<Option<Series>>,
-    },
-    /// The durations of each tube that has series.
-    Latencies(oneshot::Sender<Vec<TubeLatency>>),
-    /// The number of failed deliveries of each tube that has series; `None` without any series.
-    Failures(oneshot::Sender<Option<BTreeMap<TubeName, u64>>>),
-    /// When tasks of a tube will start.
-    Forecast(ForecastRequest, oneshot::Sender<Vec<Forecast>>),
-    /// When all ready tasks of these tubes will have started.
-    Drains(Vec<(TubeName, QueueNow)>, oneshot::Sender<Vec<Forecast>>),
-    /// How many estimates of each tube held.
-    Calibrated(oneshot::Sender<BTreeMap<TubeName, Calibrated>>),
-    /// The workers; those of these names hold tasks, if that is known.
-    Workers(Option<HashSet<Arc<str>>>, oneshot::Sender<Vec<WorkerInfo>>),
-    /// What is known of these schedules.
-    Schedules(Vec<ScheduleName>, oneshot::Sender<ScheduleNotes>),
-}
 
 /// Changes that other servers made to a shared store.
 #[derive(Debug, Default)]
@@ -120,6 +61,8 @@ pub(crate) struct Inbox {
     callers: AtomicUsize,
     /// The number of consecutive calls that found no other caller.
     uncontended_calls: AtomicUsize,
+    /// The loop has no thread of its own: no caller may spin for its reply.
+    is_stepped: bool,
 }
 
 /// How long the loop spins for a next command before it sleeps: about the time of a wake-up. A
@@ -143,6 +86,8 @@ struct Pending {
     phase: Phase,
     /// The loop sleeps and must be notified.
     sleeping: bool,
+    /// Wakes a sleeping loop that has no thread of its own.
+    waker: Option<Waker>,
     /// While it sleeps, it is notified only by an explicit wake-up or by this many commands.
     wake_at_commands: usize,
     /// Woken without any input: time has moved.
@@ -161,6 +106,11 @@ enum Phase {
 }
 
 impl Inbox {
+    /// The inbox of a loop that has no thread of its own.
+    pub fn stepped() -> Self {
+        Inbox { is_stepped: true, ..Inbox::default() }
+    }
+
     /// Submits a job. Refused when too much is queued or the loop is stopping.
     pub fn submit(
         &self,
@@ -210,6 +160,7 @@ impl Inbox {
             return false;
         }
         self.uncontended_calls.fetch_add(1, Ordering::Relaxed) >= UNCONTENDED_MIN
+            && !self.is_stepped
     }
 
     /// Whether only one caller waits for the loop.
@@ -286,7 +237,7 @@ impl Inbox {
         spare: VecDeque<Job>,
     ) -> Work {
         let mut pending = self.lock();
-        if pending.is_idle() {
+        if pending.is_idle() && !self.is_stepped {
             drop(pending);
             self.spin();
             pending = self.lock();
@@ -308,6 +259,41 @@ impl Inbox {
             pending.sleeping = false;
         }
         pending.pick_up(spare)
+    }
+
+    /// How long a loop without a thread may wait for something to do: `None` if there is something now, `Some(None)` if only a
+    /// wake-up can bring it.
+    pub fn idle_for(
+        &self,
+        timeline: &Timeline,
+        until: Option<Timestamp>,
+    ) -> Option<Option<Duration>> {
+        if !self.lock().is_idle() || timeline.step(timeline.now()).is_some() {
+            return None;
+        }
+        let sleep_max = until.and_then(|until| timeline.sleep_max(until));
+        sleep_max.is_none_or(|sleep| !sleep.is_zero()).then_some(sleep_max)
+    }
+
+    /// Is ready when something has arrived for a loop without a thread.
+    pub fn poll_arrival(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut pending = self.lock();
+        if pending.is_idle() {
+            return pending.suspend(cx);
+        }
+        Poll::Ready(())
+    }
+
+    /// The same as [`Inbox::wait`] for a loop without a thread.
+    pub fn poll_wait(&self, cx: &mut Context<'_>, commands: usize) -> Poll<()> {
+        let mut pending = self.lock();
+        if !pending.woken && pending.commands < commands {
+            pending.wake_at_commands = commands;
+            return pending.suspend(cx);
+        }
+        pending.wake_at_commands = 0;
+        pending.woken = false;
+        Poll::Ready(())
     }
 
     /// Sleeps until it is woken, or this many commands are queued.
@@ -354,8 +340,12 @@ impl Inbox {
         self.arrivals.fetch_add(1, Ordering::Relaxed);
         let wanted = pending.woken || pending.commands >= pending.wake_at_commands;
         if wanted && std::mem::take(&mut pending.sleeping) {
+            let waker = pending.waker.take();
             drop(pending);
-            self.wakeup.notify_one();
+            match waker {
+                Some(waker) => waker.wake(),
+                None => self.wakeup.notify_one(),
+            }
         }
     }
 
@@ -389,6 +379,13 @@ impl Pending {
         self.items += job.items;
         self.bytes += job.bytes;
         self.jobs.push_back(job);
+    }
+
+    /// Lets the next arrival wake a loop without a thread.
+    fn suspend(&mut self, cx: &Context<'_>) -> Poll<()> {
+        self.sleeping = true;
+        self.waker = Some(cx.waker().clone());
+        Poll::Pending
     }
 
     fn is_idle(&self) -> bool {
@@ -457,21 +454,6 @@ impl Pending {
         }
         spare
     }
-}
-
-/// The number of tasks that a command affects, as an estimate of its cost.
-fn items_of(command: &Command) -> usize {
-    let items = match command {
-        Command::Put { tasks, .. } => tasks.len(),
-        Command::Finish { items, .. } => items.len(),
-        Command::Delete { ids, .. }
-        | Command::Peek { ids, .. }
-        | Command::KickTasks { ids, .. } => ids.len(),
-        Command::List(list) => list.limit,
-        Command::Semaphore(command) => command.items(),
-        _ => 1,
-    };
-    items.max(1)
 }
 
 impl Phase {

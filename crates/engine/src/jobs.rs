@@ -6,8 +6,8 @@ use taskyard_core::{Reply, Result, TubeName};
 use taskyard_store::Unloaded;
 use tokio::sync::oneshot;
 
-use crate::inbox::JobId;
 use crate::reply::JobReply;
+use crate::request::JobId;
 use crate::waiters::WaiterId;
 
 /// The place of one reply: a job and the index of a command in it.

@@ -5,8 +5,8 @@
 //! knows only as much about a command as it needs to keep the order of waiting takes and puts, to
 //! bound batches, to return tasks whose caller is gone, to check puts against a contract, to
 //! compute the next time of a schedule that is set, and to count for time series and the list of
-//! workers. The state of the loop belongs to one thread, to which callers send messages; time series
-//! and workers are read beside it.
+//! workers. The state of the loop belongs to one thread, to which callers send messages, or to a task that its
+//! owner polls (`start_stepped`); time series and workers are read beside it.
 //!
 //! Start reading at `engine` (the public handle), then `event_loop` (one turn of the loop).
 
@@ -19,8 +19,10 @@ mod held_schedules;
 mod inbox;
 mod jobs;
 mod listeners;
+mod loop_waits;
 mod pipeline;
 mod reply;
+mod request;
 mod schedules;
 mod series;
 mod shutdown;
@@ -33,6 +35,7 @@ mod workers;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use engine::{Engine, PutCheck, Settings};
+pub use loop_waits::EngineTask;
 pub use schedules::{ScheduleCounts, ScheduleNotes, read_timing};
 pub use series::{
     CommandCounts, Depth, Latency, Percentiles, Series, SeriesPoint, SeriesRequest, SeriesStart,

@@ -14,7 +14,7 @@ use taskyard_core::{Command, NewEvents, TubeName};
 use taskyard_store::{Executed, Pending, Store};
 
 use crate::event_loop::{Batch, EventLoop};
-use crate::inbox::Job;
+use crate::request::Job;
 use crate::waiters::Side;
 
 /// Maximum number of batches in one turn, so that everything else gets its turn.
@@ -40,7 +40,7 @@ struct PipelinedBatch<'a> {
 impl EventLoop {
     /// Runs the batch under construction and those that can follow it at once. Returns whether
     /// anything happened except fruitless tries of waiters.
-    pub fn run_pipelined(&mut self) -> bool {
+    pub async fn run_pipelined(&mut self) -> bool {
         let store = Arc::clone(&self.store);
         let (mut inflight, mut begun, mut progress) = (VecDeque::new(), 1, false);
         inflight.extend(self.dispatch(&*store));
@@ -61,14 +61,14 @@ impl EventLoop {
             let under_way: usize = inflight.iter().map(|batch| batch.count).sum();
             let room = inflight.len() < store.batches_max() && begun < BATCHES_MAX;
             if !room || blocked || !self.may_pipeline(&inflight) {
-                self.inbox.wait(usize::MAX);
+                self.waits.wait(&self.inbox, usize::MAX).await;
                 continue;
             }
             // A few commands are not worth a batch.
             let worth = under_way.div_ceil(2);
             let jobs = self.inbox.pick_up_pipelined(worth, |job| self.can_pipeline(job, &inflight));
             match jobs {
-                None => self.inbox.wait(worth),
+                None => self.waits.wait(&self.inbox, worth).await,
                 Some(jobs) if jobs.is_empty() => blocked = true,
                 Some(jobs) => {
                     jobs.into_iter().for_each(|job| self.admit(job));

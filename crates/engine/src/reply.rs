@@ -9,7 +9,8 @@ use taskyard_store::{BodyKey, Store, Unloaded, fill};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use crate::inbox::{Inbox, JobId};
+use crate::inbox::Inbox;
+use crate::request::JobId;
 
 /// How long a caller spins for its reply before it sleeps: slightly more than a sync of a good
 /// disk.

@@ -3,7 +3,7 @@
 use taskyard_core::{Error, Reply, Result, TubeName};
 
 use crate::event_loop::{EventLoop, Origin, can_wait};
-use crate::inbox::JobId;
+use crate::request::JobId;
 use crate::waiters::{Side, WaiterId};
 
 impl EventLoop {

@@ -16,6 +16,7 @@ mod schedules;
 mod series;
 mod several_engines;
 mod shutdown;
+mod stepped;
 mod storm;
 mod time;
 mod trace;

@@ -1,0 +1,85 @@
+//! Describes what callers send to the event loop: jobs with commands, and queries about its state.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use taskyard_core::estimate::{Calibrated, QueueNow};
+use taskyard_core::{Command, Forecast, Result, ScheduleName, TubeName};
+use taskyard_store::StoreHealth;
+use tokio::sync::oneshot;
+
+use crate::estimates::ForecastRequest;
+use crate::reply::JobReply;
+use crate::schedules::ScheduleNotes;
+use crate::series::{Series, SeriesRequest, TubeLatency};
+use crate::waiters::{Waiting, WaitingCount};
+use crate::workers::WorkerInfo;
+
+/// Identifies a job; never reused.
+pub(crate) type JobId = u64;
+
+/// The commands of one caller.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// Identifies the job.
+    pub id: JobId,
+    /// The commands to run.
+    pub commands: Vec<Command>,
+    /// The number of affected tasks, at least one for each command.
+    pub items: usize,
+    /// The number of payload bytes.
+    pub bytes: usize,
+    /// The index and the tube of each take.
+    pub takes: Vec<(usize, TubeName)>,
+    /// Receives the reply; `None` when no caller waits for it.
+    pub reply: Option<oneshot::Sender<JobReply>>,
+}
+
+/// A request for state of the loop that is not a command.
+#[derive(Debug)]
+pub(crate) enum Query {
+    /// All waiting commands.
+    Waiting(oneshot::Sender<Vec<Waiting>>),
+    /// The number of waiting commands for each tube.
+    Counts(oneshot::Sender<BTreeMap<TubeName, WaitingCount>>),
+    /// The number of keys that were freed before their time.
+    KeysFreedEarly(oneshot::Sender<u64>),
+    /// Whether the store works.
+    Health(oneshot::Sender<Result<StoreHealth>>),
+    /// A part of a time series; `None` for a tube that has none.
+    Series {
+        request: SeriesRequest,
+        /// Whether the numbers of tasks are read for a while.
+        observes: bool,
+        reply: oneshot::Sender<Option<Series>>,
+    },
+    /// The durations of each tube that has series.
+    Latencies(oneshot::Sender<Vec<TubeLatency>>),
+    /// The number of failed deliveries of each tube that has series; `None` without any series.
+    Failures(oneshot::Sender<Option<BTreeMap<TubeName, u64>>>),
+    /// When tasks of a tube will start.
+    Forecast(ForecastRequest, oneshot::Sender<Vec<Forecast>>),
+    /// When all ready tasks of these tubes will have started.
+    Drains(Vec<(TubeName, QueueNow)>, oneshot::Sender<Vec<Forecast>>),
+    /// How many estimates of each tube held.
+    Calibrated(oneshot::Sender<BTreeMap<TubeName, Calibrated>>),
+    /// The workers; those of these names hold tasks, if that is known.
+    Workers(Option<HashSet<Arc<str>>>, oneshot::Sender<Vec<WorkerInfo>>),
+    /// What is known of these schedules.
+    Schedules(Vec<ScheduleName>, oneshot::Sender<ScheduleNotes>),
+}
+
+/// The number of tasks that a command affects, as an estimate of its cost.
+pub(crate) fn items_of(command: &Command) -> usize {
+    let items = match command {
+        Command::Put { tasks, .. } => tasks.len(),
+        Command::Finish { items, .. } => items.len(),
+        Command::Delete { ids, .. }
+        | Command::Peek { ids, .. }
+        | Command::KickTasks { ids, .. } => ids.len(),
+        Command::List(list) => list.limit,
+        Command::Semaphore(command) => command.items(),
+        _ => 1,
+    };
+    items.max(1)
+}

@@ -1,0 +1,273 @@
+//! Runs one simulated client: draws its operations, calls its server, and records what it sees.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use taskyard_core::{Command, Error, Execute, Reply, SessionId, TaskId, TubeName};
+use taskyard_engine::Clock;
+
+use crate::history::{CallReply, OperationNumber};
+use crate::operations::{HeldTask, Verb};
+use crate::plan::Mask;
+use crate::tubes::TubeRole;
+use crate::world::World;
+
+/// The most finished deliveries that a client remembers, to ack them late.
+const OLD_MAX: usize = 8;
+
+/// A client and what it holds.
+pub struct Client {
+    world: Rc<World>,
+    number: u32,
+    server: usize,
+    held: Vec<HeldTask>,
+    old: Vec<HeldTask>,
+    put: Vec<(TubeName, TaskId)>,
+    session: Option<SessionId>,
+    /// The server process that it began the session with.
+    incarnation: u64,
+    sessions: u8,
+}
+
+impl Client {
+    /// A client of this number.
+    pub fn new(world: Rc<World>, number: u32) -> Self {
+        let server = number as usize % world.plan.servers;
+        let (held, old, put) = (Vec::new(), Vec::new(), Vec::new());
+        Client { world, number, server, held, old, put, session: None, incarnation: 0, sessions: 0 }
+    }
+
+    /// Runs all its operations that the mask does not leave out, then ends its session.
+    pub async fn run(mut self, mask: Rc<Mask>) {
+        if self.world.plan.weights.sessions {
+            self.begin_session((self.number, 0)).await;
+        }
+        for index in 0..self.world.plan.operations {
+            let operation = (self.number, index);
+            let mut rng = self.world.plan.operation_rng(operation);
+            let most = self.world.plan.pause_max.as_millis() as u64;
+            if most > 0 {
+                // Also before an operation that is left out: the others keep their times.
+                tokio::time::sleep(Duration::from_millis(rng.u64(0..=most))).await;
+            }
+            if !mask.operations.contains(&operation) {
+                self.operate(operation, &mut rng).await;
+            }
+        }
+        self.show_deliveries((self.number, self.world.plan.operations)).await;
+        self.leave_session((self.number, self.world.plan.operations)).await;
+    }
+
+    async fn operate(&mut self, operation: OperationNumber, rng: &mut Rng) {
+        self.replace_lost_session(operation).await;
+        let world = self.world.clone();
+        let weights = &world.plan.weights;
+        let role = world.plan.tubes[rng.usize(0..world.plan.tubes.len())];
+        let verb = weights.verb(rng);
+        match verb {
+            Verb::Put => {
+                let command = weights.put(role, operation, rng);
+                self.put(operation, command, weights.patience(rng)).await;
+            }
+            Verb::Take => {
+                let command = weights.take(role, self.session, rng);
+                self.take(operation, role, command, weights.patience(rng)).await;
+            }
+            Verb::Ack | Verb::Release | Verb::Fail | Verb::Bury | Verb::Touch => {
+                self.finish(operation, verb, rng).await;
+            }
+            Verb::LateAck => {
+                if !self.old.is_empty() {
+                    let old = self.old[rng.usize(0..self.old.len())].clone();
+                    self.call(operation, old.finish(Verb::Ack, rng), None).await;
+                }
+            }
+            Verb::Forget => {
+                if !self.held.is_empty() {
+                    let index = rng.usize(0..self.held.len());
+                    self.retire(index);
+                }
+            }
+            Verb::Kick => {
+                let command = Command::Kick { tube: role.tube(), count: rng.u64(1..4) };
+                self.call(operation, command, None).await;
+            }
+            Verb::Delete => {
+                if !self.put.is_empty() {
+                    let (tube, id) = self.put.swap_remove(rng.usize(0..self.put.len()));
+                    let command = Command::Delete { tube, ids: vec![id], show: false };
+                    self.call(operation, command, None).await;
+                }
+            }
+            Verb::Truncate => {
+                if rng.u8(0..4) == 0 {
+                    self.call(operation, Command::Truncate { tube: role.tube() }, None).await;
+                }
+            }
+            Verb::Session => {
+                if self.session.is_some() {
+                    self.leave_session(operation).await;
+                    self.begin_session(operation).await;
+                }
+            }
+        }
+    }
+
+    async fn put(
+        &mut self,
+        operation: OperationNumber,
+        command: Command,
+        patience: Option<Duration>,
+    ) {
+        let Command::Put { tube, .. } = &command else { return };
+        let tube = tube.clone();
+        if let CallReply::Replied(Reply::Put(placed)) =
+            self.call(operation, command, patience).await
+        {
+            let ids = placed.iter().filter(|placed| !placed.existing);
+            self.put.extend(ids.map(|placed| (tube.clone(), placed.id)));
+        }
+    }
+
+    async fn take(
+        &mut self,
+        operation: OperationNumber,
+        role: TubeRole,
+        command: Command,
+        patience: Option<Duration>,
+    ) {
+        match self.call(operation, command, patience).await {
+            CallReply::Replied(Reply::Taken(tasks)) => {
+                let held = tasks.iter().filter_map(|task| {
+                    Some(HeldTask { tube: role.tube(), id: task.id, lease: task.lease? })
+                });
+                self.held.extend(held);
+            }
+            CallReply::Refused(Error::SessionUnknown(_)) => {
+                // The server was declared dead, or it crashed.
+                self.session = None;
+                self.begin_session(operation).await;
+            }
+            _ => {}
+        }
+    }
+
+    async fn finish(&mut self, operation: OperationNumber, verb: Verb, rng: &mut Rng) {
+        if self.held.is_empty() {
+            return;
+        }
+        let index = rng.usize(0..self.held.len());
+        let command = self.held[index].finish(verb, rng);
+        self.call(operation, command, None).await;
+        if verb != Verb::Touch {
+            self.retire(index);
+        }
+    }
+
+    /// Moves a held task to the old ones.
+    fn retire(&mut self, index: usize) {
+        if self.old.len() >= OLD_MAX {
+            self.old.remove(0);
+        }
+        self.old.push(self.held.swap_remove(index));
+    }
+
+    /// Begins another session if the server crashed, which ends the one that it had.
+    async fn replace_lost_session(&mut self, operation: OperationNumber) {
+        if self.session.is_some() && !self.is_same_process() {
+            self.session = None;
+            self.begin_session(operation).await;
+        }
+    }
+
+    fn is_same_process(&self) -> bool {
+        let server = &self.world.servers[self.server];
+        server.is_up() && server.incarnation() == self.incarnation
+    }
+
+    /// Lists what the session holds when the faults are over, for the judge of unknown deliveries.
+    async fn show_deliveries(&mut self, operation: OperationNumber) {
+        if self.session.is_none() {
+            return;
+        }
+        while self.world.faults_left.get() > 0 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        // Lost deliveries are reverted by now.
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        if self.is_same_process() {
+            for role in self.world.plan.tubes.clone() {
+                let command = Command::Deliveries { tube: role.tube(), count: 1_000 };
+                self.call(operation, command, None).await;
+            }
+        }
+    }
+
+    async fn begin_session(&mut self, operation: OperationNumber) {
+        self.sessions = self.sessions.wrapping_add(1);
+        let mut id = [0; 16];
+        id[..4].copy_from_slice(&self.number.to_be_bytes());
+        id[4..8].copy_from_slice(&operation.1.to_be_bytes());
+        id[8] = self.sessions;
+        let session = SessionId(id);
+        self.incarnation = self.world.servers[self.server].incarnation();
+        let command = Command::JoinSession { session, create: true };
+        if let CallReply::Replied(_) = self.call(operation, command, None).await {
+            self.session = Some(session);
+        }
+    }
+
+    /// Leaves the session, again and again until it surely has ended.
+    async fn leave_session(&mut self, operation: OperationNumber) {
+        let Some(session) = self.session.take() else { return };
+        // The session ends with the process of the server.
+        while self.is_same_process() {
+            match self.call(operation, Command::LeaveSession { session }, None).await {
+                CallReply::Replied(_) | CallReply::Refused(Error::SessionUnknown(_)) => return,
+                _ => tokio::time::sleep(Duration::from_secs(1)).await,
+            }
+        }
+    }
+
+    async fn call(
+        &mut self,
+        operation: OperationNumber,
+        command: Command,
+        patience: Option<Duration>,
+    ) -> CallReply {
+        self.world.call(operation, self.server, command, patience).await
+    }
+}
+
+impl World {
+    /// Calls a server and records the call.
+    pub async fn call(
+        &self,
+        operation: OperationNumber,
+        server: usize,
+        command: Command,
+        patience: Option<Duration>,
+    ) -> CallReply {
+        let host = &self.servers[server];
+        let ahead = host.clock.wall_ahead();
+        let index = self.history.borrow_mut().begin(operation, server, command.clone());
+        let engine = host.engine();
+        let replies = engine.execute(vec![command]);
+        let reply = match patience {
+            Some(patience) => tokio::time::timeout(patience, replies).await.ok(),
+            None => Some(replies.await),
+        };
+        let reply = match reply.and_then(|mut replies| replies.pop()) {
+            Some(Ok(reply)) => CallReply::Replied(reply),
+            None | Some(Err(Error::OutcomeUnknown(_))) => CallReply::Unknown,
+            Some(Err(error)) => CallReply::Refused(error),
+        };
+        let shown = match self.storage.shows_wall_time() {
+            true => (host.clock.wall_ahead() == ahead).then_some(ahead),
+            false => Some(0),
+        };
+        self.history.borrow_mut().end(index, reply.clone(), shown);
+        reply
+    }
+}

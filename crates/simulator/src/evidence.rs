@@ -1,0 +1,295 @@
+//! Derives from a history what judges need: which put made each task, and how long each delivery surely lasted.
+
+use std::collections::HashMap;
+
+use taskyard_core::{
+    Command, Finish, Holder, Lease, NewTask, Outcome, Placed, Reply, SessionId, TaskId, Timestamp,
+    TubeName,
+};
+
+use crate::faults::window_at;
+use crate::final_phase::Facts;
+use crate::history::{CallReply, History, Moment, RecordedCall};
+use crate::operations::read_payload;
+use crate::plan::Plan;
+
+/// A task of a tube.
+pub type TaskKey<'a> = (&'a TubeName, TaskId);
+
+/// What a run leaves for its judges.
+pub struct Evidence<'a> {
+    /// What the run did.
+    pub plan: &'a Plan,
+    /// What clients saw.
+    pub history: &'a History,
+    /// What the final phase found.
+    pub facts: &'a Facts,
+    /// All deliveries that a client received, by the moment of their reply.
+    pub deliveries: Vec<Delivery<'a>>,
+    /// The puts by payload.
+    pub puts: HashMap<u64, PutTask<'a>>,
+    /// Calls that may have changed the state of single tasks, in the order of their begin.
+    pub changes: HashMap<TaskKey<'a>, Vec<TaskChange<'a>>>,
+    /// Calls that may have changed all tasks of a tube: truncate and kick.
+    pub tube_changes: HashMap<&'a TubeName, Vec<&'a RecordedCall>>,
+}
+
+/// A task of a put.
+#[derive(Clone, Copy)]
+pub struct PutTask<'a> {
+    /// The put.
+    pub call: &'a RecordedCall,
+    /// Its tube.
+    pub tube: &'a TubeName,
+    /// The task.
+    pub task: &'a NewTask,
+    /// The reply about this task, if the client has it.
+    pub placed: Option<Placed>,
+}
+
+/// A finish or delete of one task.
+#[derive(Clone, Copy)]
+pub struct TaskChange<'a> {
+    /// The call.
+    pub call: &'a RecordedCall,
+    /// The claimed delivery; `None` for a delete.
+    pub lease: Option<Lease>,
+    /// How the delivery ends; `None` for a delete.
+    pub finish: Option<&'a Finish>,
+    /// The outcome, if the client has it.
+    pub outcome: Option<&'a Outcome>,
+}
+
+/// A delivery that a client received.
+pub struct Delivery<'a> {
+    /// The take.
+    pub call: &'a RecordedCall,
+    /// The tube.
+    pub tube: &'a TubeName,
+    /// The task.
+    pub id: TaskId,
+    /// Its number.
+    pub lease: Lease,
+    /// The session that took it.
+    pub session: Option<SessionId>,
+    /// The number in its payload.
+    pub payload: Option<u64>,
+    /// Earlier attempts.
+    pub attempts: u32,
+    /// When the client received it.
+    pub from: Moment,
+    /// When it began, in virtual time, if that is known.
+    pub start: Option<Timestamp>,
+    /// It surely did not end by time before this moment.
+    pub until: Timestamp,
+    /// The number of the moment of the first call that may have ended it.
+    pub ended_by: u64,
+    /// The same of the second call.
+    pub ended_by_second: u64,
+}
+
+impl Delivery<'_> {
+    /// Notes a call that may have ended it, by the number of its begin.
+    fn note_end(&mut self, number: u64) {
+        if number < self.ended_by {
+            self.ended_by_second = std::mem::replace(&mut self.ended_by, number);
+        } else {
+            self.ended_by_second = self.ended_by_second.min(number);
+        }
+    }
+
+    /// Whether no other call than this one may have ended it before the end of this one.
+    pub fn is_ended_by_no_other(&self, call: &RecordedCall, end: Moment) -> bool {
+        let is_own = self.ended_by == call.begin.number;
+        let other = if is_own { self.ended_by_second } else { self.ended_by };
+        other > end.number
+    }
+
+    /// Whether the client surely held it at this moment.
+    pub fn is_held_at(&self, moment: Moment) -> bool {
+        self.from.number < moment.number && moment.number < self.ended_by && moment.at < self.until
+    }
+}
+
+impl TaskChange<'_> {
+    /// Whether it removed the task or may have done so.
+    pub fn may_remove(&self) -> bool {
+        let removes = matches!(self.finish, None | Some(Finish::Ack | Finish::AckWithResult(_)));
+        removes && self.may_have_run()
+    }
+
+    /// Whether it was executed or may have been.
+    pub fn may_have_run(&self) -> bool {
+        match self.outcome {
+            Some(outcome) => matches!(outcome, Outcome::Done(_)),
+            None => self.call.may_have_run(),
+        }
+    }
+
+    /// Whether it was executed.
+    pub fn is_done(&self) -> bool {
+        matches!(self.outcome, Some(Outcome::Done(_)))
+    }
+}
+
+impl<'a> Evidence<'a> {
+    /// Reads a history.
+    pub fn new(plan: &'a Plan, history: &'a History, facts: &'a Facts) -> Self {
+        let mut evidence = Evidence {
+            plan,
+            history,
+            facts,
+            deliveries: Vec::new(),
+            puts: HashMap::new(),
+            changes: HashMap::new(),
+            tube_changes: HashMap::new(),
+        };
+        let mut left = HashMap::new();
+        for call in &history.calls {
+            evidence.read(call, &mut left);
+        }
+        let mut deliveries = std::mem::take(&mut evidence.deliveries);
+        for delivery in &mut deliveries {
+            evidence.limit(delivery, &left);
+        }
+        deliveries.sort_by_key(|delivery| delivery.from.number);
+        evidence.deliveries = deliveries;
+        evidence
+    }
+
+    fn read(&mut self, call: &'a RecordedCall, left: &mut HashMap<SessionId, u64>) {
+        let replied = match &call.reply {
+            CallReply::Replied(reply) => Some(reply),
+            _ => None,
+        };
+        match &call.command {
+            Command::Put { tube, tasks, .. } => {
+                for (index, task) in tasks.iter().enumerate() {
+                    let Some(payload) = read_payload(&task.body) else { continue };
+                    let placed = match replied {
+                        Some(Reply::Put(placed)) => placed.get(index).copied(),
+                        _ => None,
+                    };
+                    self.puts.insert(payload, PutTask { call, tube, task, placed });
+                }
+            }
+            Command::Take(take) => {
+                if let (Some(Reply::Taken(tasks)), Some(end)) = (replied, call.end) {
+                    let read = |task| read_delivery(call, &take.tube, task, end);
+                    self.deliveries.extend(tasks.iter().filter_map(read));
+                }
+            }
+            Command::Finish { tube, items, .. } => {
+                for (index, item) in items.iter().enumerate() {
+                    let lease = match item.holder {
+                        Holder::Lease(lease) => Some(lease),
+                        _ => None,
+                    };
+                    let (finish, outcome) = (Some(&item.finish), outcome_of(replied, index));
+                    let change = TaskChange { call, lease, finish, outcome };
+                    self.changes.entry((tube, item.id)).or_default().push(change);
+                }
+            }
+            Command::Delete { tube, ids, .. } => {
+                for (index, id) in ids.iter().enumerate() {
+                    let outcome = outcome_of(replied, index);
+                    let change = TaskChange { call, lease: None, finish: None, outcome };
+                    self.changes.entry((tube, *id)).or_default().push(change);
+                }
+            }
+            Command::Truncate { tube } | Command::Kick { tube, .. } if call.may_have_run() => {
+                self.tube_changes.entry(tube).or_default().push(call);
+            }
+            Command::LeaveSession { session } => {
+                let first = left.entry(*session).or_insert(call.begin.number);
+                *first = (*first).min(call.begin.number);
+            }
+            _ => {}
+        }
+    }
+
+    /// Computes until when a delivery surely lasted.
+    fn limit(&self, delivery: &mut Delivery<'a>, left: &HashMap<SessionId, u64>) {
+        let changes = self.changes.get(&(delivery.tube, delivery.id)).into_iter().flatten();
+        for change in changes.filter(|change| change.call.may_run_after(delivery.call.begin)) {
+            let is_own = change.lease.is_none_or(|lease| lease == delivery.lease);
+            match (change.finish, change.outcome) {
+                (Some(Finish::Touch(_)), Some(Outcome::Done(Some(task)))) if is_own => {
+                    if let (Some(until), Some(ahead)) = (task.lease_until, change.call.ahead) {
+                        delivery.until = delivery.until.max(until.moved(-ahead));
+                    }
+                }
+                (Some(Finish::Touch(_)), _) => {}
+                _ if is_own => {
+                    delivery.note_end(change.call.begin.number.max(delivery.from.number));
+                }
+                _ => {}
+            }
+        }
+        for call in self.tube_changes.get(delivery.tube).into_iter().flatten() {
+            if matches!(call.command, Command::Truncate { .. })
+                && call.may_run_after(delivery.call.begin)
+            {
+                delivery.note_end(call.begin.number.max(delivery.from.number));
+            }
+        }
+        let Some(session) = delivery.session else { return };
+        if let Some(number) = left.get(&session) {
+            delivery.note_end(*number);
+        }
+        let (windows, server) = (&self.history.windows, delivery.call.server);
+        if window_at(windows, server, delivery.from.at).is_some() {
+            delivery.until = delivery.from.at;
+        }
+        let of_server = windows.iter().filter(|window| window.server.is_none_or(|of| of == server));
+        let later = of_server.map(|window| window.begin).filter(|begin| *begin >= delivery.from.at);
+        delivery.until = later.min().map_or(delivery.until, |begin| begin.min(delivery.until));
+    }
+
+    /// The put that made the task of a delivery.
+    pub fn put_of(&self, delivery: &Delivery<'_>) -> Option<&PutTask<'a>> {
+        self.puts.get(&delivery.payload?)
+    }
+
+    /// Whether a truncate of the tube, sent after this moment or answered after it, may have removed its tasks.
+    pub fn may_be_truncated(&self, tube: &TubeName, after: Moment) -> bool {
+        let calls = self.tube_changes.get(tube).into_iter().flatten();
+        let mut truncates = calls.filter(|call| matches!(call.command, Command::Truncate { .. }));
+        truncates.any(|call| call.may_run_after(after))
+    }
+}
+
+fn outcome_of(reply: Option<&Reply>, index: usize) -> Option<&Outcome> {
+    match reply {
+        Some(Reply::Finished(outcomes)) => outcomes.get(index),
+        _ => None,
+    }
+}
+
+fn read_delivery<'a>(
+    call: &'a RecordedCall,
+    tube: &'a TubeName,
+    task: &taskyard_core::Task,
+    end: Moment,
+) -> Option<Delivery<'a>> {
+    let (start, until) = (task.start?, task.lease_until?);
+    // The begin of the call is earlier than that of the delivery.
+    let until = match call.ahead {
+        Some(ahead) => until.moved(-ahead),
+        None => call.begin.at + until.since(start),
+    };
+    Some(Delivery {
+        call,
+        tube,
+        id: task.id,
+        lease: task.lease?,
+        session: task.session,
+        payload: task.body.as_ref().and_then(read_payload),
+        attempts: task.attempts,
+        from: end,
+        start: call.ahead.map(|ahead| start.moved(-ahead)),
+        until,
+        ended_by: u64::MAX,
+        ended_by_second: u64::MAX,
+    })
+}

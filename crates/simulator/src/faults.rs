@@ -1,0 +1,136 @@
+//! Draws the faults of a run, and lets them begin and end at their times.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use taskyard_core::{Span, Timestamp};
+use taskyard_store::remote::{HEARTBEAT, HEARTBEAT_TIMEOUT};
+
+use crate::history::FaultWindow;
+use crate::plan::{Plan, Scenario};
+use crate::world::World;
+
+/// What breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// A server crashes; it is started again at the end.
+    CrashServer(usize),
+    /// A server does nothing.
+    FreezeServer(usize),
+    /// Some replies of the database to a server are lost.
+    LoseReplies(usize),
+    /// The database refuses connections of a server.
+    RefuseServer(usize),
+    /// Notifications to a server are lost.
+    LoseNotifications(usize),
+    /// The database crashes and recovers.
+    CrashDatabase,
+    /// The database answers slowly.
+    SlowDatabase,
+    /// The wall clock of a server is set, by so many microseconds.
+    StepClock(usize, i64),
+}
+
+/// A fault and its time.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// When it begins, after the start of the run.
+    pub at: Duration,
+    /// How long it lasts.
+    pub lasts: Duration,
+    /// What breaks.
+    pub kind: FaultKind,
+}
+
+/// After its end a fault can have consequences for sessions for so long: the next heartbeat may come too late.
+const AFTER_EFFECT: Duration =
+    Duration::from_secs(2 * (HEARTBEAT.as_secs() + HEARTBEAT_TIMEOUT.as_secs()));
+
+/// Draws the faults of a run. Some runs have none, some of one kind, some of all.
+pub fn draw_faults(plan: &Plan, rng: &mut Rng) -> Vec<Fault> {
+    let mut weights = [0_u32; 8];
+    for weight in &mut weights {
+        *weight = if rng.bool() { rng.u32(1..5) } else { 0 };
+    }
+    if plan.scenario == Scenario::Memory {
+        // No other server, no database.
+        weights = [0, weights[1], 0, 0, 0, 0, 0, weights[7]];
+    }
+    let sum = weights.iter().sum();
+    if sum == 0 {
+        return Vec::new();
+    }
+    let length = plan.expected_length().as_millis() as u64;
+    let count = rng.usize(1..=12);
+    let draw = |rng: &mut Rng| {
+        let (mut left, mut index) = (rng.u32(0..sum), 0);
+        while left >= weights[index] {
+            left -= weights[index];
+            index += 1;
+        }
+        let kind = kind(index, rng.usize(0..plan.servers), rng);
+        let most = if rng.bool() { 2_000 } else { 60_000 };
+        let lasts = Duration::from_millis(rng.u64(1..most));
+        Fault { at: Duration::from_millis(rng.u64(0..length)), lasts, kind }
+    };
+    (0..count).map(|_| draw(rng)).collect()
+}
+
+fn kind(index: usize, server: usize, rng: &mut Rng) -> FaultKind {
+    match index {
+        0 => FaultKind::CrashServer(server),
+        1 => FaultKind::FreezeServer(server),
+        2 => FaultKind::LoseReplies(server),
+        3 => FaultKind::RefuseServer(server),
+        4 => FaultKind::LoseNotifications(server),
+        5 => FaultKind::CrashDatabase,
+        6 => FaultKind::SlowDatabase,
+        _ => {
+            let micros = rng.i64(1..7_200) * 1_000_000;
+            FaultKind::StepClock(server, if rng.bool() { micros } else { -micros })
+        }
+    }
+}
+
+impl FaultKind {
+    /// The servers whose sessions may end because of it; `None` if none may.
+    fn ends_sessions(self) -> Option<Option<usize>> {
+        match self {
+            FaultKind::CrashServer(server)
+            | FaultKind::FreezeServer(server)
+            | FaultKind::LoseReplies(server)
+            | FaultKind::RefuseServer(server) => Some(Some(server)),
+            FaultKind::CrashDatabase | FaultKind::SlowDatabase => Some(None),
+            FaultKind::LoseNotifications(_) | FaultKind::StepClock(..) => None,
+        }
+    }
+}
+
+/// Lets one fault begin and end.
+pub async fn run_fault(world: Rc<World>, fault: Fault) {
+    begin_and_end(&world, fault).await;
+    world.faults_left.set(world.faults_left.get() - 1);
+}
+
+async fn begin_and_end(world: &World, fault: Fault) {
+    tokio::time::sleep(fault.at).await;
+    if !world.begin_fault(fault.kind) {
+        return;
+    }
+    let begin = world.history.borrow_mut().moment().at;
+    if let Some(server) = fault.kind.ends_sessions() {
+        let end = begin + Span::from(fault.lasts + AFTER_EFFECT);
+        world.history.borrow_mut().windows.push(FaultWindow { server, begin, end });
+    }
+    world.history.borrow_mut().note(format!("begin of {:?}", fault.kind));
+    tokio::time::sleep(fault.lasts).await;
+    world.end_fault(fault.kind);
+    world.history.borrow_mut().note(format!("end of {:?}", fault.kind));
+}
+
+/// The window of a moment at which a session of this server may end, if there is one.
+pub fn window_at(windows: &[FaultWindow], server: usize, at: Timestamp) -> Option<&FaultWindow> {
+    let mut hit = windows.iter().filter(|window| window.server.is_none_or(|of| of == server));
+    hit.find(|window| window.begin <= at && at <= window.end)
+}

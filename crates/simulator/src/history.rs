@@ -1,0 +1,198 @@
+//! Records the calls of all clients, their replies and the faults, with virtual times.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fmt::{self, Write};
+use std::hash::Hasher;
+
+use taskyard_core::{Command, Error, Reply, Timestamp};
+use tokio::time::Instant;
+
+use crate::describe;
+
+/// A moment of a run: moments at the same virtual time are ordered by their number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment {
+    /// The number of the moment in the run.
+    pub number: u64,
+    /// Its virtual time.
+    pub at: Timestamp,
+}
+
+/// The number of an operation: the client, and the index of the operation within that client.
+pub type OperationNumber = (u32, u32);
+
+/// The client number of the one that prepares a run, drains the tubes and probes the servers.
+pub const ADMIN: u32 = u32::MAX;
+
+/// What a client knows about the outcome of a call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CallReply {
+    /// The call was executed.
+    Replied(Reply),
+    /// The call was refused and changed nothing.
+    Refused(Error),
+    /// The call was executed or not.
+    Unknown,
+}
+
+/// One call of a client.
+#[derive(Clone, Debug)]
+pub struct RecordedCall {
+    /// The operation that made the call.
+    pub operation: OperationNumber,
+    /// The server that the client called.
+    pub server: usize,
+    /// When it was sent.
+    pub begin: Moment,
+    /// When the client learned its outcome; `None` until then.
+    pub end: Option<Moment>,
+    /// The command.
+    pub command: Command,
+    /// Its outcome.
+    pub reply: CallReply,
+    /// How far times in the reply are ahead of virtual time, in microseconds; `None` if the wall clock was set meanwhile.
+    pub ahead: Option<i64>,
+}
+
+/// A time in which a server may be declared dead, so that its sessions end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultWindow {
+    /// The server; `None` is all.
+    pub server: Option<usize>,
+    /// When it begins.
+    pub begin: Timestamp,
+    /// When its consequences are over.
+    pub end: Timestamp,
+}
+
+/// The record of a run.
+#[derive(Debug)]
+pub struct History {
+    started: Instant,
+    start: Timestamp,
+    next: u64,
+    /// All calls, by their begin.
+    pub calls: Vec<RecordedCall>,
+    /// The faults that may end sessions.
+    pub windows: Vec<FaultWindow>,
+    /// What happened besides calls, for the reader of a failure.
+    pub notes: Vec<(Moment, String)>,
+}
+
+impl History {
+    /// An empty history of a run that starts now, with this virtual time.
+    pub fn new(start: Timestamp) -> Self {
+        let started = Instant::now();
+        let (calls, windows, notes) = (Vec::new(), Vec::new(), Vec::new());
+        History { started, start, next: 0, calls, windows, notes }
+    }
+
+    /// The current moment.
+    pub fn moment(&mut self) -> Moment {
+        self.next += 1;
+        Moment {
+            number: self.next,
+            at: self.start.moved(self.started.elapsed().as_micros() as i64),
+        }
+    }
+
+    /// Records that a call is sent. Returns its index.
+    pub fn begin(&mut self, operation: OperationNumber, server: usize, command: Command) -> usize {
+        let begin = self.moment();
+        let (end, reply, ahead) = (None, CallReply::Unknown, None);
+        self.calls.push(RecordedCall { operation, server, begin, end, command, reply, ahead });
+        self.calls.len() - 1
+    }
+
+    /// Records the outcome of a call.
+    pub fn end(&mut self, index: usize, reply: CallReply, ahead: Option<i64>) {
+        let end = self.moment();
+        let call = &mut self.calls[index];
+        (call.end, call.reply, call.ahead) = (Some(end), reply, ahead);
+    }
+
+    /// Records something else.
+    pub fn note(&mut self, text: String) {
+        let moment = self.moment();
+        self.notes.push((moment, text));
+    }
+
+    /// The virtual time since the start.
+    pub fn elapsed(&self) -> std::time::Duration {
+        self.started.elapsed()
+    }
+
+    /// A hash of everything that is recorded.
+    pub fn hash(&self) -> u64 {
+        struct Sink(DefaultHasher);
+        impl Write for Sink {
+            fn write_str(&mut self, text: &str) -> fmt::Result {
+                self.0.write(text.as_bytes());
+                Ok(())
+            }
+        }
+        let mut sink = Sink(DefaultHasher::new());
+        // A hasher accepts everything.
+        let _ = write!(sink, "{:?}{:?}{:?}", self.calls, self.windows, self.notes);
+        sink.0.finish()
+    }
+
+    /// The calls and notes as text, one line each, at most so many.
+    pub fn lines(&self, most: usize) -> Vec<String> {
+        let time = |moment: Moment| moment.at.since(self.start).as_secs_f64();
+        let mut lines: Vec<(u64, String)> = Vec::new();
+        for (moment, text) in &self.notes {
+            lines.push((moment.number, format!("{:>12.3} s           {text}", time(*moment))));
+        }
+        for call in self.calls.iter().filter(|call| !call.is_routine()) {
+            let ended = call.end.map_or(f64::NAN, time);
+            let client = match call.operation {
+                (ADMIN, index) => format!("admin {index}"),
+                (client, index) => format!("client {client}.{index}"),
+            };
+            let (command, reply) = (describe::command(&call.command), describe::reply(&call.reply));
+            let (begun, server) = (time(call.begin), call.server);
+            let text = format!(
+                "{begun:>12.3} s {client} at server {server}: {command} => {reply} at {ended:.3} s"
+            );
+            lines.push((call.begin.number, text));
+        }
+        lines.sort();
+        let left_out = lines.len().saturating_sub(most);
+        let mut shown: Vec<String> = lines.into_iter().take(most).map(|line| line.1).collect();
+        if left_out > 0 {
+            shown.push(format!("... and {left_out} more lines"));
+        }
+        shown
+    }
+}
+
+impl RecordedCall {
+    /// Whether the call was executed or may have been.
+    pub fn may_have_run(&self) -> bool {
+        !matches!(self.reply, CallReply::Refused(_))
+    }
+
+    /// Whether it is one of the calls that prepare or end every run.
+    fn is_routine(&self) -> bool {
+        let is_ack = matches!(self.command, Command::Finish { .. } | Command::Kick { .. });
+        let shows = matches!(
+            self.command,
+            Command::CreateTube { .. } | Command::Tubes { .. } | Command::Semaphore(_)
+        );
+        self.operation.0 == ADMIN && (is_ack || shows)
+    }
+
+    /// Whether the call may have been executed after this moment.
+    pub fn may_run_after(&self, moment: Moment) -> bool {
+        self.reply == CallReply::Unknown || self.end.is_none_or(|end| end > moment)
+    }
+
+    /// The reply, if the client has it.
+    pub fn replied(&self) -> Option<(&Reply, Moment)> {
+        match (&self.reply, self.end) {
+            (CallReply::Replied(reply), Some(end)) => Some((reply, end)),
+            _ => None,
+        }
+    }
+}

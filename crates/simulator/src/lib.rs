@@ -1,0 +1,33 @@
+//! Simulates whole deployments of Taskyard: engines, stores and clients on one thread and a virtual clock, with faults.
+//!
+//! A run follows from its seed alone: the same seed gives the same history. [`Plan::draw`] draws what happens, [`run`] lets it
+//! happen to the real engine and records what clients see, and the judges compare that with the promises of the queue. A failing run
+//! is repeated with fewer operations and faults until none can be left out ([`shrink`]).
+//!
+//! No thread, socket, file, sleep or system time is used in a run. Start reading at `run`, then `client` and `judges`.
+
+mod client;
+mod clock;
+mod describe;
+mod evidence;
+mod faults;
+mod final_phase;
+mod history;
+mod judges;
+mod operations;
+mod plan;
+mod planted;
+mod run;
+mod server;
+mod shrink;
+mod storage;
+mod tubes;
+mod world;
+
+pub use final_phase::{DrainedTask, Facts, ScheduleFacts};
+pub use history::{CallReply, FaultWindow, History, Moment, OperationNumber, RecordedCall};
+pub use judges::Violation;
+pub use plan::{Mask, Plan, Scenario};
+pub use planted::PlantedFault;
+pub use run::{RunReport, run};
+pub use shrink::{Failure, shrink};

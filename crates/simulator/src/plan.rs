@@ -1,0 +1,167 @@
+//! Draws one run from its seed: tubes, clients, servers, weights of operations, and faults.
+//!
+//! A run uses a random part of all features, so that rare combinations meet often. Every operation and every fault has a
+//! number and random numbers of its own; a mask leaves some of them out without a change of the others.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use fastrand::Rng;
+use taskyard_core::Timestamp;
+
+use crate::faults::{Fault, draw_faults};
+use crate::history::OperationNumber;
+use crate::operations::Weights;
+use crate::tubes::TubeRole;
+
+/// What stores the tasks of a run. A scenario with the embedded store on a simulated disk is to follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scenario {
+    /// One server with a store in memory, and no fault.
+    Quiet,
+    /// One server with a store in memory, which freezes and whose wall clock is set.
+    Memory,
+    /// Several servers that share a database.
+    Shared,
+}
+
+impl Scenario {
+    /// All of them.
+    pub const ALL: [Scenario; 3] = [Scenario::Quiet, Scenario::Memory, Scenario::Shared];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Scenario::Quiet => "quiet",
+            Scenario::Memory => "memory",
+            Scenario::Shared => "shared",
+        }
+    }
+
+    /// The scenario of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Scenario::ALL.into_iter().find(|scenario| scenario.name() == name)
+    }
+}
+
+/// What a run does.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Its seed.
+    pub seed: u64,
+    /// What stores the tasks.
+    pub scenario: Scenario,
+    /// The number of servers.
+    pub servers: usize,
+    /// The number of clients.
+    pub clients: u32,
+    /// The number of operations of each client.
+    pub operations: u32,
+    /// The longest pause between two operations of a client.
+    pub pause_max: Duration,
+    /// The longest way of a request or a reply between a server and the database.
+    pub latency_max: Duration,
+    /// How often each operation happens.
+    pub weights: Weights,
+    /// The tubes in use.
+    pub tubes: Vec<TubeRole>,
+    /// Whether there are schedules.
+    pub schedules: bool,
+    /// The most deliveries of the tube with a semaphore.
+    pub semaphore_limit: i64,
+    /// The virtual time at which it starts.
+    pub start: Timestamp,
+    /// What breaks.
+    pub faults: Vec<Fault>,
+}
+
+/// The operations and faults that a run leaves out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mask {
+    /// Operations.
+    pub operations: BTreeSet<OperationNumber>,
+    /// Indexes of faults.
+    pub faults: BTreeSet<usize>,
+}
+
+impl Plan {
+    /// Draws the run of a seed.
+    pub fn draw(seed: u64, scenario: Scenario) -> Self {
+        let mut rng = stream(seed, u64::MAX, 0);
+        let is_shared = scenario == Scenario::Shared;
+        let servers = if is_shared { rng.usize(2..=4) } else { 1 };
+        let (clients, operations) = match scenario {
+            Scenario::Quiet => (16, 500),
+            _ => (rng.u32(2..=8), rng.u32(20..=120)),
+        };
+        let pauses = [0, 5, 200, 5_000, 60_000];
+        let pause_max = match scenario {
+            Scenario::Quiet => Duration::ZERO,
+            _ => Duration::from_millis(pauses[rng.usize(0..pauses.len())]),
+        };
+        let latencies = [0, 2, 20, 200];
+        let latency_max = Duration::from_millis(latencies[rng.usize(0..latencies.len())]);
+        let mut plan = Plan {
+            seed,
+            scenario,
+            servers,
+            clients,
+            operations,
+            pause_max,
+            latency_max,
+            weights: Weights::draw(&mut rng),
+            tubes: TubeRole::draw(&mut rng),
+            schedules: rng.u8(0..3) == 0,
+            semaphore_limit: rng.i64(1..=3),
+            start: Timestamp::from_micros(
+                1_700_000_000_000_000 + rng.i64(0..40_000_000) * 1_000_000,
+            ),
+            faults: Vec::new(),
+        };
+        if scenario != Scenario::Quiet {
+            plan.faults = draw_faults(&plan, &mut rng);
+        }
+        plan
+    }
+
+    /// How long the clients work, about.
+    pub fn expected_length(&self) -> Duration {
+        (self.pause_max / 2 * self.operations).max(Duration::from_secs(10))
+    }
+
+    /// The random numbers of one operation.
+    pub fn operation_rng(&self, number: OperationNumber) -> Rng {
+        stream(self.seed, u64::from(number.0), u64::from(number.1) + 1)
+    }
+}
+
+/// A stream of random numbers that depends on nothing but these numbers.
+pub fn stream(seed: u64, first: u64, second: u64) -> Rng {
+    let mut mixed = seed;
+    for part in [first, second] {
+        mixed =
+            (mixed ^ part.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^= mixed >> 29;
+    }
+    Rng::with_seed(mixed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_draws_the_same_plan_and_another_seed_another_one() {
+        let text = |seed| format!("{:?}", Plan::draw(seed, Scenario::Shared));
+        assert_eq!(text(7), text(7));
+        assert_ne!(text(7), text(8));
+    }
+
+    #[test]
+    fn operations_have_random_numbers_of_their_own() {
+        let plan = Plan::draw(1, Scenario::Memory);
+        let first = |number| plan.operation_rng(number).u64(..);
+        assert_eq!(first((1, 2)), first((1, 2)));
+        assert_ne!(first((1, 2)), first((2, 1)));
+    }
+}

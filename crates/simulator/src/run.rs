@@ -1,0 +1,96 @@
+//! Runs one plan from its start to its judges, on one thread and virtual time.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::task::JoinHandle;
+
+use crate::client::Client;
+use crate::evidence::Evidence;
+use crate::faults::run_fault;
+use crate::final_phase::{Facts, FinalPhase};
+use crate::history::History;
+use crate::judges::{Violation, judge};
+use crate::plan::{Mask, Plan};
+use crate::planted::PlantedFault;
+use crate::world::World;
+
+/// What a run did, and whether a judge found a violation.
+pub struct RunReport {
+    /// What clients saw.
+    pub history: History,
+    /// What the final phase found.
+    pub facts: Facts,
+    /// The first violation.
+    pub violation: Option<Violation>,
+    /// How much virtual time passed.
+    pub simulated: Duration,
+    /// How many servers and databases crashed.
+    pub crashes: u64,
+    /// How many faults happened.
+    pub faults: u64,
+}
+
+/// Runs a plan without what the mask leaves out, and judges it.
+pub fn run(plan: &Plan, mask: &Mask, planted: Option<PlantedFault>) -> RunReport {
+    // The engine draws the seeds of its ticks from the generator of the thread.
+    fastrand::seed(plan.seed);
+    let mut builder = Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build_local(LocalOptions::default());
+    let runtime = runtime.expect("a runtime without files and sockets can be built");
+    let (world, facts, is_stuck) = runtime.block_on(simulate(plan, mask, planted));
+    let panicked = world.servers.iter().position(|server| server.has_panicked());
+    let (simulated, crashes, faults) = {
+        let _guard = runtime.enter();
+        (world.history.borrow().elapsed(), world.crashes.get(), world.faults.get())
+    };
+    let history = world.history.replace(runtime.block_on(async { History::new(plan.start) }));
+    let violation = match (panicked, is_stuck) {
+        (Some(server), _) => Some(Violation::new("panic", format!("server {server} panicked"))),
+        (_, true) => Some(Violation::new("liveness", "the clients did not end in time".into())),
+        _ => judge(&Evidence::new(plan, &history, &facts)),
+    };
+    RunReport { history, facts, violation, simulated, crashes, faults }
+}
+
+async fn simulate(
+    plan: &Plan,
+    mask: &Mask,
+    planted: Option<PlantedFault>,
+) -> (Rc<World>, Facts, bool) {
+    let world = World::start(plan, planted);
+    let mask = Rc::new(mask.clone());
+    let mut admin = FinalPhase::new(world.clone());
+    admin.prepare().await;
+    let mut tasks: Vec<JoinHandle<()>> = Vec::new();
+    for (index, fault) in plan.faults.iter().enumerate() {
+        if !mask.faults.contains(&index) {
+            world.faults_left.set(world.faults_left.get() + 1);
+            tasks.push(tokio::task::spawn_local(run_fault(world.clone(), *fault)));
+        }
+    }
+    for number in 0..plan.clients {
+        let client = Client::new(world.clone(), number);
+        tasks.push(tokio::task::spawn_local(client.run(mask.clone())));
+    }
+    // Every call of a client ends within its wait, and within the faults.
+    let each = plan.pause_max + Duration::from_secs(25) + 20 * plan.latency_max;
+    let most = each * plan.operations + plan.expected_length() + Duration::from_secs(3_600);
+    let work = async {
+        for task in tasks {
+            if let Err(error) = task.await {
+                std::panic::resume_unwind(error.into_panic());
+            }
+        }
+    };
+    let is_stuck = tokio::time::timeout(most, work).await.is_err();
+    world.history.borrow_mut().note("the clients and the faults ended".into());
+    if !is_stuck {
+        let end = tokio::time::timeout(Duration::from_secs(24 * 3_600), admin.finish()).await;
+        if end.is_err() {
+            admin.facts.late = Some("a call after the faults got no reply within a day".into());
+        }
+    }
+    (world, admin.facts, is_stuck)
+}

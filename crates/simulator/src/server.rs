@@ -1,0 +1,125 @@
+//! Runs one simulated server: an engine that can freeze, crash and start again.
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use taskyard_engine::{Clock, Engine, EngineTask, Settings};
+use taskyard_store::Store;
+
+use crate::clock::SimulatedClock;
+
+/// A server; its engine is replaced when it is started again.
+pub struct SimulatedServer {
+    /// Its clock, which a crash does not change.
+    pub clock: Arc<SimulatedClock>,
+    engine: RefCell<Option<Engine>>,
+    process: RefCell<Rc<ServerProcess>>,
+    frozen: Cell<u32>,
+    starts: Cell<u64>,
+}
+
+/// One process of a server, from its start to its crash.
+#[derive(Default)]
+struct ServerProcess {
+    task: RefCell<Option<EngineTask>>,
+    is_frozen: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+    has_panicked: Cell<bool>,
+}
+
+impl SimulatedServer {
+    /// A server that is not started yet.
+    pub fn new(clock: SimulatedClock) -> Self {
+        SimulatedServer {
+            clock: Arc::new(clock),
+            engine: RefCell::default(),
+            process: RefCell::default(),
+            frozen: Cell::new(0),
+            starts: Cell::new(0),
+        }
+    }
+
+    /// Starts it on a store.
+    pub fn start(&self, store: Box<dyn Store>, settings: Settings) {
+        let clock: Arc<dyn Clock> = self.clock.clone();
+        let (engine, task) = Engine::start_stepped(store, clock, settings);
+        let process = Rc::new(ServerProcess {
+            task: RefCell::new(Some(task)),
+            is_frozen: Cell::new(self.frozen.get() > 0),
+            ..ServerProcess::default()
+        });
+        self.starts.set(self.starts.get() + 1);
+        *self.engine.borrow_mut() = Some(engine);
+        *self.process.borrow_mut() = process.clone();
+        tokio::task::spawn_local(SteppedProcess(process));
+    }
+
+    /// The engine of its process; of a crashed one, that of the last.
+    pub fn engine(&self) -> Engine {
+        self.engine.borrow().clone().expect("servers are started before their clients")
+    }
+
+    /// The number of its latest process. The connections of clients end with a process.
+    pub fn incarnation(&self) -> u64 {
+        self.starts.get()
+    }
+
+    /// Whether it neither crashed nor is frozen.
+    pub fn is_running(&self) -> bool {
+        self.is_up() && self.frozen.get() == 0
+    }
+
+    /// Whether it did not crash.
+    pub fn is_up(&self) -> bool {
+        self.process.borrow().task.borrow().is_some()
+    }
+
+    /// Whether its process ended by a panic, which is a failure of the run.
+    pub fn has_panicked(&self) -> bool {
+        self.process.borrow().has_panicked.get()
+    }
+
+    /// Ends its process at once. Returns whether there was one.
+    pub fn crash(&self) -> bool {
+        let process = self.process.borrow().clone();
+        let task = process.task.borrow_mut().take();
+        task.is_some()
+    }
+
+    /// Freezes it, or ends one freeze.
+    pub fn freeze(&self, begins: bool) {
+        let count = if begins { self.frozen.get() + 1 } else { self.frozen.get() - 1 };
+        self.frozen.set(count);
+        let process = self.process.borrow().clone();
+        process.is_frozen.set(count > 0);
+        if let Some(waker) = process.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+}
+
+/// Polls the engine of a process while it is not frozen.
+struct SteppedProcess(Rc<ServerProcess>);
+
+impl Future for SteppedProcess {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        *self.0.waker.borrow_mut() = Some(cx.waker().clone());
+        if self.0.is_frozen.get() {
+            return Poll::Pending;
+        }
+        let mut slot = self.0.task.borrow_mut();
+        let Some(task) = slot.as_mut() else { return Poll::Ready(()) };
+        let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(task).poll(cx)));
+        polled.unwrap_or_else(|_| {
+            self.0.has_panicked.set(true);
+            *slot = None;
+            Poll::Ready(())
+        })
+    }
+}
