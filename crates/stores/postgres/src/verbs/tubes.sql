@@ -55,7 +55,7 @@ END $$;
 -- Shows one tube or, with NULL, all. There is no row for a tube that does not exist. A plan costs more than
 -- the answer, so one plan is kept for all tubes.
 CREATE OR REPLACE FUNCTION taskyard.show_tubes(_tube text, _now bigint) RETURNS SETOF taskyard.tube_info
-LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     RETURN QUERY SELECT t.number, t.name, t.kind, t.temporary, t.capacity, t.ttl, t.ttr, t.delay, t.pri,
         t.attempts_max, t.ttl_kills_taken, t.paused,

@@ -87,6 +87,10 @@ local function stored_tasks(tube, ids)
         return tasks
     end
     local rows = S.task:select({ of, first }, { iterator = 'GE', limit = size })
+    local last = rows[size]
+    if last and last[TUBE] == of and last[ID] == ids[size] then
+        return rows
+    end
     for at = 1, #rows do
         local row = rows[at]
         local place = tonumber(row[ID]) - first + 1
@@ -133,6 +137,13 @@ local function shows_stored(c, tube)
     return not tube.o.paused and not tube.o.rate and not tube.o.subqueues and first_moment(S.expiry, tube, 2) > c.now
 end
 
+-- Whether a task that is shown as it is stored if it is ready is so, and its body is in its row. Fields cost more than the rest of the answer,
+-- so the state is read only if the tube has tasks in another one.
+local function is_complete(tube, task)
+    return #task == FLAG and task[DUE] == nil and task[PARTS] == 0
+        and (tube.n.delayed == 0 and tube.n.buried == 0 or task[STATE] == READY)
+end
+
 verbs[9] = function(c, command)
     local tube, ids = open_tube(c, command[2]), command[3]
     if not tube then
@@ -152,7 +163,7 @@ verbs[9] = function(c, command)
         if not task then
             local done = done_tasks.get(c, tube, id)
             shown[#shown + 1] = done and done_tasks.view(c, tube, done, true)
-        elseif stored and taken ~= id and #task == FLAG and task[STATE] == READY and task[DUE] == nil and task[PARTS] == 0 then
+        elseif stored and taken ~= id and is_complete(tube, task) then
             shown[#shown + 1] = task
         else
             shown[#shown + 1] = peeked(c, tube, task, taken == id and delivery_of(tube, id) or nil)
