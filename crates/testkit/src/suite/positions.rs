@@ -37,14 +37,25 @@ impl<'a> Pair<'a> {
         })
     }
 
-    /// Puts tasks, and deletes some of them.
-    fn fill(&self, random: &mut Rng, mut task: impl FnMut(&mut Rng, u64) -> NewTask) {
+    /// Puts tasks, and deletes a fifth of them.
+    fn fill(&self, random: &mut Rng, task: impl FnMut(&mut Rng, u64) -> NewTask) {
+        self.fill_with_holes(random, 5, task);
+    }
+
+    /// Puts tasks, and deletes one of so many.
+    fn fill_with_holes(
+        &self,
+        random: &mut Rng,
+        hole: u64,
+        mut task: impl FnMut(&mut Rng, u64) -> NewTask,
+    ) {
         let all: Vec<u64> = (0..TASKS).collect();
         for ids in all.chunks(BATCH_TASKS_MAX.min(4_000)) {
             let tasks = ids.iter().map(|id| task(random, *id)).collect();
             self.run(&Command::Put { tube: self.tube.clone(), tasks, wait: Span::ZERO });
         }
-        let gone: Vec<_> = all.into_iter().filter(|_| random.u8(0..5) == 0).map(TaskId).collect();
+        let gone: Vec<_> =
+            all.into_iter().filter(|_| random.u64(0..hole) == 0).map(TaskId).collect();
         for ids in gone.chunks(BATCH_TASKS_MAX.min(4_000)) {
             let (tube, ids) = (self.tube.clone(), ids.to_vec());
             self.run(&Command::Delete { tube, ids, show: false });
@@ -106,6 +117,43 @@ pub fn positions_with_few_priorities<D: SharedDatabase>() {
     compare::<D>(Kind::FifoTtl, 1, 0, |random, _| with_pri(random.u64(0..4)));
 }
 
+pub fn positions_with_one_priority<D: SharedDatabase>() {
+    compare::<D>(Kind::FifoTtl, 7, 0, |_, _| with_pri(3));
+}
+
+/// The number of all tasks then says nearly how many are before each. Delayed tasks are behind all others, or before them.
+pub fn positions_with_one_priority_and_few_holes<D: SharedDatabase>() {
+    D::run(async {
+        let mut random = Rng::with_seed(8);
+        let part = D::part();
+        let store = D::open(&part);
+        let pair = Pair::new(&store, Kind::FifoTtl, 0);
+        pair.fill_with_holes(&mut random, 60, |_, id| match id % 1_000 {
+            0 => NewTask { delay: Some(Span::from_secs(60)), ..with_pri(id / 1_000 % 3 + 2) },
+            _ => with_pri(3),
+        });
+        take(&store, &pair.tube, 50);
+        take(&pair.memory, &pair.tube, 50);
+        pair.compare_all(&mut random);
+        (0..24).for_each(|id| pair.compare(vec![TaskId(1_000 * id)]));
+    });
+}
+
+/// Without holes the number is exact at any distance.
+pub fn positions_without_holes<D: SharedDatabase>() {
+    D::run(async {
+        let part = D::part();
+        let store = D::open(&part);
+        let pair = Pair::new(&store, Kind::Fifo, 0);
+        pair.fill_with_holes(&mut Rng::with_seed(9), u64::MAX, |_, _| {
+            NewTask::new(Body::new(&[0xc0]))
+        });
+        take(&store, &pair.tube, 50);
+        take(&pair.memory, &pair.tube, 50);
+        pair.compare_all(&mut Rng::with_seed(10));
+    });
+}
+
 /// Batches of tasks with one priority each leave large holes between the ids of a priority.
 pub fn positions_with_batches_of_a_priority<D: SharedDatabase>() {
     compare::<D>(Kind::FifoTtl, 2, TASKS * 4 / 10, |_, id| with_pri(id / 20 % 3));
@@ -147,6 +195,9 @@ crate::suite::suite! {
     /// Runs the cases about positions in large tubes on a [`SharedDatabase`].
     positions_suite, positions, $:
     positions_with_few_priorities
+    positions_with_one_priority
+    positions_with_one_priority_and_few_holes
+    positions_without_holes
     positions_with_batches_of_a_priority
     positions_with_a_rare_priority
     positions_with_many_priorities

@@ -47,13 +47,14 @@ $$;
 
 -- The next timer of a tube, without moments before _from.
 CREATE OR REPLACE FUNCTION taskyard.next_timer(_number integer, _from bigint) RETURNS bigint
-LANGUAGE sql STABLE AS $$
-    SELECT least(
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+BEGIN
+    RETURN least(
         (SELECT k.timer FROM taskyard.task k WHERE k.tube = _number AND k.timer >= _from
             AND k.state = 1 ORDER BY k.timer LIMIT 1),
         (SELECT k.timer FROM taskyard.task k WHERE k.tube = _number AND k.timer >= _from
-            AND k.state <> 1 ORDER BY k.timer LIMIT 1))
-$$;
+            AND k.state <> 1 ORDER BY k.timer LIMIT 1));
+END $$;
 
 -- How many tasks more a tube can hold, if it has a capacity.
 CREATE OR REPLACE FUNCTION taskyard.room(_number integer, _capacity bigint) RETURNS bigint

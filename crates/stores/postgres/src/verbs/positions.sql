@@ -32,6 +32,39 @@ BEGIN
     RETURN _count;
 END $$;
 
+-- About how many ready tasks are before a place, if they all have one priority and at most one in 25 of the ids between the first and the last
+-- has none: the exact number of all ready tasks then limits how many can be before the place, and the answer is wrong by at most 2 %. NULL
+-- otherwise, and for less than _least.
+CREATE OR REPLACE FUNCTION taskyard.ready_bounded(_number integer, _pri bigint, _id bigint, _least bigint,
+    OUT ahead bigint, OUT is_exact boolean)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    _first record;
+    _last record;
+    _all bigint;
+    _most bigint;
+BEGIN
+    SELECT t.pri, t.id INTO _first FROM taskyard.task t
+        WHERE t.tube = _number AND t.state = 0 ORDER BY t.pri, t.id LIMIT 1;
+    SELECT t.pri, t.id INTO _last FROM taskyard.task t
+        WHERE t.tube = _number AND t.state = 0 ORDER BY t.pri DESC, t.id DESC LIMIT 1;
+    IF _first.pri = _last.pri AND _first.pri <= _pri THEN
+        IF _first.pri < _pri OR _last.id < _id THEN
+            _id := _last.id + 1;
+        END IF;
+        SELECT sum(c.ready) INTO _all FROM taskyard.count c WHERE c.tube = _number;
+        -- The fewest that can be before the place, and the most.
+        ahead := _all - (_last.id + 1 - _id);
+        _most := least(_id - _first.id, _all);
+        IF ahead >= _least AND _most - ahead <= ahead / 25 THEN
+            is_exact := ahead = _most;
+            ahead := (ahead + _most) / 2;
+            RETURN;
+        END IF;
+    END IF;
+    ahead := NULL;
+END $$;
+
 -- The priorities of ready tasks before a place; NULL if there are more than _limit. Of each the first id, the end of its ids, and how
 -- far its ids are apart, on average and where they are densest; NULL if it has few.
 CREATE OR REPLACE FUNCTION taskyard.ready_priorities(_number integer, _pri bigint, _id bigint, _limit bigint,
@@ -56,10 +89,9 @@ BEGIN
         FROM ended e CROSS JOIN LATERAL (SELECT avg(l.id - p.from_id) / 7 AS gap, min(l.id - p.from_id) / 7.0 AS smallest
             FROM (SELECT e.id + floor((e.ending - e.id) * (n + taskyard.shift(n)) / e.probes)::bigint AS from_id
                 FROM generate_series(0, e.probes - 1) AS n OFFSET 0) p
-            CROSS JOIN LATERAL (SELECT t.pri, t.id FROM taskyard.task t
-                WHERE t.tube = _number AND t.state = 0 AND (t.pri, t.id) >= (e.pri, p.from_id)
-                ORDER BY t.pri, t.id OFFSET 7 LIMIT 1) l
-            WHERE l.pri = e.pri AND l.id < e.ending) g;
+            CROSS JOIN LATERAL (SELECT t.id FROM taskyard.task t
+                WHERE t.tube = _number AND t.state = 0 AND t.pri = e.pri AND t.id >= p.from_id AND t.id < e.ending
+                ORDER BY t.pri, t.id OFFSET 7 LIMIT 1) l) g;
 END $$;
 
 -- About how many tasks of these priorities are ready, as ready_priorities found them. A priority with more tasks gets more windows. The
@@ -228,6 +260,7 @@ LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET
 DECLARE
     _t taskyard.tube;
     _k record;
+    _bounded record;
     _expired record;
     _gone record;
     _own record;
@@ -249,11 +282,17 @@ BEGIN
         WHERE t.state = 2 OR t.state IN (0, 6) AND t.expires > _now
         ORDER BY t.pri, t.id
     LOOP
-        _count := taskyard.ready_between(_t.number, _last_pri, _last_id, _k.pri, _k.id, {{AHEAD_COUNTED_MAX}});
-        _ready := _ready + _count;
-        IF _count = {{AHEAD_COUNTED_MAX}} THEN
-            _ready := greatest(_ready, taskyard.ready_estimated(_t.number, _k.pri, _k.id));
-            _exact := false;
+        _bounded := taskyard.ready_bounded(_t.number, _k.pri, _k.id, {{AHEAD_COUNTED_MAX}});
+        IF _bounded.ahead IS NOT NULL THEN
+            _ready := CASE WHEN _bounded.is_exact THEN _bounded.ahead ELSE greatest(_ready, _bounded.ahead) END;
+            _exact := _bounded.is_exact;
+        ELSE
+            _count := taskyard.ready_between(_t.number, _last_pri, _last_id, _k.pri, _k.id, {{AHEAD_COUNTED_MAX}});
+            _ready := _ready + _count;
+            IF _count = {{AHEAD_COUNTED_MAX}} THEN
+                _ready := greatest(_ready, taskyard.ready_estimated(_t.number, _k.pri, _k.id));
+                _exact := false;
+            END IF;
         END IF;
         _last_pri := _k.pri;
         _last_id := _k.id;

@@ -150,35 +150,38 @@ BEGIN
 END $$;
 
 -- The same as show_tasks for the wanted ids from _first to _last, for ids that are close together: reading a range of the index costs a
--- fifth of looking each id up. The item is the place in the range. The planner puts this query in the place of its call, so rows are sent
--- as they are read; the function above is called once, for all rows.
+-- fifth of looking each id up. The item is the place in the range. A plan for each range would cost more than its rows, so one plan is kept,
+-- which must fit also if the table was small when it was made.
 CREATE OR REPLACE FUNCTION taskyard.show_range(
     _tube text, _now bigint, _first bigint, _last bigint, _wanted bytea, _bytes_max bigint)
-RETURNS SETOF taskyard.shown LANGUAGE sql STABLE AS $$
-    WITH head AS MATERIALIZED (
-        SELECT * FROM taskyard.shown_range_head(_tube, _now, _first, _last, _wanted, _bytes_max))
-    SELECT 0, h.outcome, NULL::smallint, h.bytes, NULL::smallint, NULL::bigint, h.next_token, NULL::bigint, NULL::bigint,
-            NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bytea, NULL::text, NULL::smallint,
-            NULL::bytea, NULL::bytea, NULL::float8, NULL::bigint, NULL::text, NULL::bytea, NULL::bytea, NULL::text, NULL::bigint
-        FROM head h
-    UNION ALL
-    SELECT v.*, k.semaphore_priority, CASE WHEN k.state = 1 THEN coalesce(k.since, k.created) END,
+RETURNS SETOF taskyard.shown LANGUAGE plpgsql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    _t record;
+    _head taskyard.shown := ROW(0, 0);
+BEGIN
+    _t := taskyard.shown_range_head(_tube, _now, _first, _last, _wanted, _bytes_max);
+    _head.outcome := _t.outcome;
+    _head.id := _t.bytes;
+    _head.created := _t.next_token;
+    RETURN NEXT _head;
+    IF _t.outcome <> 0 THEN
+        RETURN;
+    END IF;
+    RETURN QUERY SELECT v.*, k.semaphore_priority, CASE WHEN k.state = 1 THEN coalesce(k.since, k.created) END,
             CASE WHEN k.state = 1 THEN k.worker::text END, k.failures, NULL::bytea, k.key::text, k.attempts_max
-        FROM head h
-        JOIN taskyard.task k ON k.tube = h.number AND k.id BETWEEN _first AND _last
+        FROM taskyard.task k
         CROSS JOIN LATERAL taskyard.view_columns((k.id - _first)::integer + 1, 0::smallint, k.tube, k.id, k.state, k.pri,
             k.created, k.expires, k.ttr, k.timer, k.attempts, k.previous_start, k.lease, k.start, k.session, k.subqueue::text,
-            k.meta, k.payload, h.paused, h.now, false) v
-        WHERE h.outcome = 0 AND taskyard.is_wanted(_wanted, k.id - _first)
-    UNION ALL
-    -- In the order of ids, so that only the index of ids fits.
-    SELECT v.* FROM head h
-        CROSS JOIN LATERAL (SELECT k AS done FROM taskyard.done k
-            WHERE k.tube = h.number AND k.id BETWEEN _first AND _last AND taskyard.is_wanted(_wanted, k.id - _first)
-                AND taskyard.keeps(h.keep_done, k.ended, h.now) ORDER BY k.id OFFSET 0) d
-        CROSS JOIN LATERAL taskyard.view_done(((d.done).id - _first)::integer + 1, d.done) v
-        WHERE h.outcome = 0 AND h.keep_done IS NOT NULL
-$$;
+            k.meta, k.payload, _t.paused, _t.now, false) v
+        WHERE k.tube = _t.number AND k.id BETWEEN _first AND _last AND taskyard.is_wanted(_wanted, k.id - _first);
+    IF _t.keep_done IS NOT NULL THEN
+        RETURN QUERY SELECT v.* FROM taskyard.done k
+            CROSS JOIN LATERAL taskyard.view_done((k.id - _first)::integer + 1, k) v
+            WHERE k.tube = _t.number AND k.id BETWEEN _first AND _last AND taskyard.is_wanted(_wanted, k.id - _first)
+                AND taskyard.keeps(_t.keep_done, k.ended, _t.now);
+    END IF;
+END $$;
 
 -- The taken tasks of a tube, by id, without payloads. Item 0 as above.
 CREATE OR REPLACE FUNCTION taskyard.show_deliveries(_tube text, _count bigint)

@@ -52,10 +52,12 @@ BEGIN
     status := 0;
 END $$;
 
--- Shows one tube or, with NULL, all. There is no row for a tube that does not exist.
+-- Shows one tube or, with NULL, all. There is no row for a tube that does not exist. A plan costs more than
+-- the answer, so one plan is kept for all tubes.
 CREATE OR REPLACE FUNCTION taskyard.show_tubes(_tube text, _now bigint) RETURNS SETOF taskyard.tube_info
-LANGUAGE sql VOLATILE AS $$
-    SELECT t.number, t.name, t.kind, t.temporary, t.capacity, t.ttl, t.ttr, t.delay, t.pri,
+LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    RETURN QUERY SELECT t.number, t.name, t.kind, t.temporary, t.capacity, t.ttl, t.ttr, t.delay, t.pri,
         t.attempts_max, t.ttl_kills_taken, t.paused,
         coalesce(c.ready, 0), coalesce(c.taken, 0), coalesce(c.buried, 0), coalesce(c.delayed, 0),
         least(h.heads, r.tokens),
@@ -79,8 +81,8 @@ LANGUAGE sql VOLATILE AS $$
         END AS heads) h
     LEFT JOIN LATERAL taskyard.tokens(t, coalesce(_now, taskyard.clock())) r ON t.rate_count IS NOT NULL
     WHERE _tube IS NULL OR t.name = _tube
-    ORDER BY t.name
-$$;
+    ORDER BY t.name;
+END $$;
 
 -- The same by this database's clock.
 CREATE OR REPLACE FUNCTION taskyard.show_tubes(_tube text) RETURNS SETOF taskyard.tube_info

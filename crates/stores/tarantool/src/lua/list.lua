@@ -27,12 +27,6 @@ local function is_expired(c, task)
     return task[EXPIRES] <= c.now and (task[STATE] ~= DELAYED or task[FLAG] == GATED)
 end
 
--- The id of the first taken task from this id on.
-local function first_taken(of, id)
-    local delivery = S.taken:select({ of, id }, { iterator = 'GE', limit = 1 })[1]
-    return delivery and delivery[D_TUBE] == of and delivery[D_ID] or STORED_NEVER
-end
-
 -- Adds those of some tasks, which follow each other by id, to the page. Answers the last id, or nil behind the last task of the tube.
 local function add_step(c, tube, states, tasks, page, limit)
     local of, taken, id = tube.number, nil, nil
@@ -43,7 +37,7 @@ local function add_step(c, tube, states, tasks, page, limit)
         end
         id = task[ID]
         if not taken or taken < id then
-            taken = first_taken(of, id)
+            taken = positions.first_taken(of, id)
         end
         local is_taken = taken == id
         if has(states, is_taken and TAKEN or task[STATE]) and (is_taken or not is_expired(c, task)) then

@@ -6,6 +6,12 @@ local function since_of(task)
     return since == nil and task[CREATED] or since
 end
 
+-- The id of the first taken task from this id on.
+function positions.first_taken(of, id)
+    local delivery = S.taken:select({ of, id }, { iterator = 'GE', limit = 1 })[1]
+    return delivery and delivery[D_TUBE] == of and delivery[D_ID] or STORED_NEVER
+end
+
 -- How many rows of an order, from a key on, follow each other before one for which `key_of` returns nothing; counts up to `most`. For
 -- the others it returns their key. Answers also the key of the last. Tarantool skips rows much faster than Lua reads them, so the steps
 -- grow until one is too long, and then the rest is halved.

@@ -33,6 +33,24 @@ function positions.is_before(pri, id, other_pri, other_id)
     return pri < other_pri or pri == other_pri and id < other_id
 end
 
+-- About how many ready tasks are before a place, and whether that is exact, if they all have one priority and at most one in 25 of the ids
+-- between the first and the last has none: the number of all ready tasks then limits how many can be before the place, and the answer is wrong
+-- by at most 2 %. Otherwise nil, and for few.
+function positions.bounded(tube, pri, id)
+    local of, all = tube.number, tube.n.takeable
+    local first = S.ready:select({ of }, { limit = 1 })[1]
+    local last = S.ready:select({ of }, { iterator = 'REQ', limit = 1 })[1]
+    if not first or first[2] ~= last[2] or pri < first[2] then
+        return nil
+    end
+    local begin, ending = tonumber(first[3]), tonumber(last[3]) + 1
+    local place = pri == first[2] and math.min(tonumber(id), ending) or ending
+    local least, most = all - (ending - place), math.min(place - begin, all)
+    if least >= {{AHEAD_COUNTED_MAX}} and most - least <= least / 25 then
+        return math.floor((least + most) / 2), least == most
+    end
+end
+
 -- The distance of ids, on average and where they are densest, from so many places; nil if there are few. A function returns the id of
 -- the row so many rows behind a place.
 local function gap_of(first, ending, probes, rows, id_behind)

@@ -57,6 +57,12 @@ end
 -- queue, and only tasks after the previous place are counted.
 local function ready_before(c, tube, shared, pri, id)
     local of = tube.number
+    local bounded, is_exact = positions.bounded(tube, pri, id)
+    if bounded then
+        shared.last, shared.is_exact = { of, pri, id }, is_exact
+        shared.ahead = is_exact and bounded or math.max(shared.ahead, bounded)
+        return shared.ahead, is_exact, shared.is_unexpired
+    end
     local more = positions.ready_between(of, shared.last or { of }, pri, id, AHEAD_COUNTED_MAX)
     shared.last, shared.ahead = { of, pri, id }, shared.ahead + more
     if more == AHEAD_COUNTED_MAX then

@@ -73,12 +73,41 @@ function delivery_of(tube, id)
     return S.taken:get({ tube.number, id })
 end
 
+-- The stored tasks of these ids, by their places. Ids that follow each other are read in one step.
+local function stored_tasks(tube, ids)
+    local of, size, first, tasks = tube.number, #ids, tonumber(ids[1]), {}
+    local is_range = size > 1
+    for place = 2, size do
+        is_range = is_range and ids[place] == first + place - 1
+    end
+    if not is_range then
+        for place = 1, size do
+            tasks[place] = S.task:get({ of, ids[place] })
+        end
+        return tasks
+    end
+    local rows = S.task:select({ of, first }, { iterator = 'GE', limit = size })
+    local last = rows[size]
+    if last and last[TUBE] == of and last[ID] == ids[size] then
+        return rows
+    end
+    for at = 1, #rows do
+        local row = rows[at]
+        local place = tonumber(row[ID]) - first + 1
+        if place > size or row[TUBE] ~= of then
+            break
+        end
+        tasks[place] = row
+    end
+    return tasks
+end
+
 -- Refuses to show more bytes than one command may have.
-function refuse_shown(c, tube, ids)
+local function refuse_bytes(c, tube, ids, tasks)
     local bytes = 0
-    for _, id in ipairs(ids) do
-        local task = S.task:get({ tube.number, id })
-        bytes = bytes + (task and task[BYTES] or done_tasks.bytes(tube, id))
+    for place = 1, #ids do
+        local task = tasks[place]
+        bytes = bytes + (task and task[BYTES] or done_tasks.bytes(tube, ids[place]))
     end
     if bytes > BATCH_BYTES_MAX then
         return refuse('too_large', 'the size of the tasks to show, in bytes,', bytes, BATCH_BYTES_MAX, 'ask for fewer at a time')
@@ -86,32 +115,58 @@ function refuse_shown(c, tube, ids)
     c.bytes = c.bytes + bytes
 end
 
+function refuse_shown(c, tube, ids)
+    return refuse_bytes(c, tube, ids, stored_tasks(tube, ids))
+end
+
+-- A task as a peek shows it.
+local function peeked(c, tube, task, delivery)
+    local seen = view(c, tube, task, delivery, body_of(tube, task))
+    seen[OWN] = task[OWN]
+    show_worker(seen, delivery)
+    show_failures(c, seen, task)
+    show_key(seen, task)
+    if seen[STATE] == TAKEN then
+        seen[DUE] = since_of(task)
+    end
+    return seen
+end
+
+-- Whether a task that is not taken is shown as it is stored, if it is ready: most are, and a table of each would cost much more.
+local function shows_stored(c, tube)
+    return not tube.o.paused and not tube.o.rate and not tube.o.subqueues and first_moment(S.expiry, tube, 2) > c.now
+end
+
+-- Whether a task that is shown as it is stored if it is ready is so, and its body is in its row. Fields cost more than the rest of the answer,
+-- so the state is read only if the tube has tasks in another one.
+local function is_complete(tube, task)
+    return #task == FLAG and task[DUE] == nil and task[PARTS] == 0
+        and (tube.n.delayed == 0 and tube.n.buried == 0 or task[STATE] == READY)
+end
+
 verbs[9] = function(c, command)
     local tube, ids = open_tube(c, command[2]), command[3]
     if not tube then
         return refuse('tube_not_found', command[2])
     end
-    local refusal = refuse_shown(c, tube, ids)
+    local tasks = stored_tasks(tube, ids)
+    local refusal = refuse_bytes(c, tube, ids, tasks)
     if refusal then
         return refusal
     end
-    local shown = {}
-    for _, id in ipairs(ids) do
-        local task = S.task:get({ tube.number, id })
-        if task then
-            local delivery = delivery_of(tube, id)
-            local seen = view(c, tube, task, delivery, body_of(tube, task))
-            seen[OWN] = task[OWN]
-            show_worker(seen, delivery)
-            show_failures(c, seen, task)
-            show_key(seen, task)
-            if seen[STATE] == TAKEN then
-                seen[DUE] = since_of(task)
-            end
-            shown[#shown + 1] = seen
-        else
+    local shown, stored, taken = {}, shows_stored(c, tube), nil
+    for place = 1, #ids do
+        local id, task = ids[place], tasks[place]
+        if not taken or taken < id or place > 1 and id < ids[place - 1] then
+            taken = positions.first_taken(tube.number, id)
+        end
+        if not task then
             local done = done_tasks.get(c, tube, id)
             shown[#shown + 1] = done and done_tasks.view(c, tube, done, true)
+        elseif stored and taken ~= id and is_complete(tube, task) then
+            shown[#shown + 1] = task
+        else
+            shown[#shown + 1] = peeked(c, tube, task, taken == id and delivery_of(tube, id) or nil)
         end
     end
     return { REPLY.tasks, shown }
