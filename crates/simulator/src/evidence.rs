@@ -11,7 +11,7 @@ use crate::faults::window_at;
 use crate::final_phase::Facts;
 use crate::history::{CallReply, History, Moment, RecordedCall};
 use crate::operations::read_payload;
-use crate::plan::Plan;
+use crate::plan::{Plan, Scenario};
 
 /// A task of a tube.
 pub type TaskKey<'a> = (&'a TubeName, TaskId);
@@ -233,8 +233,12 @@ impl<'a> Evidence<'a> {
                 delivery.note_end(call.begin.number.max(delivery.from.number));
             }
         }
-        let Some(session) = delivery.session else { return };
-        if let Some(number) = left.get(&session) {
+        // A crash of the embedded store ends every delivery.
+        let is_embedded = self.plan.scenario == Scenario::Embedded;
+        if delivery.session.is_none() && !is_embedded {
+            return;
+        }
+        if let Some(number) = delivery.session.and_then(|session| left.get(&session)) {
             delivery.note_end(*number);
         }
         let (windows, server) = (&self.history.windows, delivery.call.server);

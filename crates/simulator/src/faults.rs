@@ -30,6 +30,14 @@ pub enum FaultKind {
     SlowDatabase,
     /// The wall clock of a server is set, by so many microseconds.
     StepClock(usize, i64),
+    /// The machine of a server loses power; it is started again at the end.
+    LosePower(usize),
+    /// Some writes, syncs and reads of a disk fail; its server is started again at the end.
+    DiskErrors,
+    /// A disk is full.
+    FullDisk,
+    /// A disk cannot be changed; its server is started again at the end.
+    ReadOnlyDisk,
 }
 
 /// A fault and its time.
@@ -49,13 +57,19 @@ const AFTER_EFFECT: Duration =
 
 /// Draws the faults of a run. Some runs have none, some of one kind, some of all.
 pub fn draw_faults(plan: &Plan, rng: &mut Rng) -> Vec<Fault> {
-    let mut weights = [0_u32; 8];
+    let mut weights = [0_u32; 12];
     for weight in &mut weights {
         *weight = if rng.bool() { rng.u32(1..5) } else { 0 };
     }
-    if plan.scenario == Scenario::Memory {
-        // No other server, no database.
-        weights = [0, weights[1], 0, 0, 0, 0, 0, weights[7]];
+    // The time while no server runs is measured by the wall clock, so that of a server that crashes is not set.
+    let possible: &[usize] = match plan.scenario {
+        Scenario::Quiet => &[],
+        Scenario::Memory => &[1, 7],
+        Scenario::Embedded => &[0, 1, 8, 9, 10, 11],
+        Scenario::Shared => &[0, 1, 2, 3, 4, 5, 6, 7],
+    };
+    for (index, weight) in weights.iter_mut().enumerate() {
+        *weight *= u32::from(possible.contains(&index));
     }
     let sum = weights.iter().sum();
     if sum == 0 {
@@ -86,6 +100,10 @@ fn kind(index: usize, server: usize, rng: &mut Rng) -> FaultKind {
         4 => FaultKind::LoseNotifications(server),
         5 => FaultKind::CrashDatabase,
         6 => FaultKind::SlowDatabase,
+        8 => FaultKind::LosePower(server),
+        9 => FaultKind::DiskErrors,
+        10 => FaultKind::FullDisk,
+        11 => FaultKind::ReadOnlyDisk,
         _ => {
             let micros = rng.i64(1..7_200) * 1_000_000;
             FaultKind::StepClock(server, if rng.bool() { micros } else { -micros })
@@ -98,11 +116,17 @@ impl FaultKind {
     fn ends_sessions(self) -> Option<Option<usize>> {
         match self {
             FaultKind::CrashServer(server)
+            | FaultKind::LosePower(server)
             | FaultKind::FreezeServer(server)
             | FaultKind::LoseReplies(server)
             | FaultKind::RefuseServer(server) => Some(Some(server)),
-            FaultKind::CrashDatabase | FaultKind::SlowDatabase => Some(None),
-            FaultKind::LoseNotifications(_) | FaultKind::StepClock(..) => None,
+            FaultKind::CrashDatabase
+            | FaultKind::SlowDatabase
+            | FaultKind::DiskErrors
+            | FaultKind::ReadOnlyDisk => Some(None),
+            FaultKind::LoseNotifications(_) | FaultKind::StepClock(..) | FaultKind::FullDisk => {
+                None
+            }
         }
     }
 }
@@ -113,14 +137,19 @@ pub async fn run_fault(world: Rc<World>, fault: Fault) {
     world.faults_left.set(world.faults_left.get() - 1);
 }
 
-async fn begin_and_end(world: &World, fault: Fault) {
+async fn begin_and_end(world: &Rc<World>, fault: Fault) {
     tokio::time::sleep(fault.at).await;
-    if !world.begin_fault(fault.kind) {
+    if !world.can_begin(fault.kind) {
         return;
     }
     let begin = world.history.borrow_mut().moment().at;
+    world.storage.lead_to_crash(fault.kind).await;
+    if !world.begin_fault(fault.kind) {
+        return;
+    }
     if let Some(server) = fault.kind.ends_sessions() {
-        let end = begin + Span::from(fault.lasts + AFTER_EFFECT);
+        let now = world.history.borrow_mut().moment().at;
+        let end = now + Span::from(fault.lasts + AFTER_EFFECT);
         world.history.borrow_mut().windows.push(FaultWindow { server, begin, end });
     }
     world.history.borrow_mut().note(format!("begin of {:?}", fault.kind));

@@ -9,6 +9,7 @@
 mod client;
 mod clock;
 mod describe;
+mod disk;
 mod evidence;
 mod faults;
 mod final_phase;

@@ -70,7 +70,7 @@ fn parse(args: &[String]) -> Result<SimulateOptions, String> {
             }
             _ => {
                 return Err(format!(
-                    "no such option: {name}; use --seed N, --minutes M, --scenario quiet|memory|shared, --planted FAULT or \
+                    "no such option: {name}; use --seed N, --minutes M, --scenario quiet|memory|embedded|shared, --planted FAULT or \
                      --find-planted"
                 ));
             }
@@ -117,7 +117,7 @@ fn simulate(options: &SimulateOptions) -> ExitCode {
 fn scenarios(options: &SimulateOptions) -> Vec<Scenario> {
     match (options.scenario, options.planted) {
         (Some(scenario), _) | (None, Some((_, scenario))) => vec![scenario],
-        (None, None) => vec![Scenario::Memory, Scenario::Shared],
+        (None, None) => vec![Scenario::Memory, Scenario::Embedded, Scenario::Shared],
     }
 }
 

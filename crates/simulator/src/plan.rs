@@ -14,26 +14,30 @@ use crate::history::OperationNumber;
 use crate::operations::Weights;
 use crate::tubes::TubeRole;
 
-/// What stores the tasks of a run. A scenario with the embedded store on a simulated disk is to follow.
+/// What stores the tasks of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
     /// One server with a store in memory, and no fault.
     Quiet,
     /// One server with a store in memory, which freezes and whose wall clock is set.
     Memory,
+    /// One server with the embedded store on a disk that breaks.
+    Embedded,
     /// Several servers that share a database.
     Shared,
 }
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Scenario; 3] = [Scenario::Quiet, Scenario::Memory, Scenario::Shared];
+    pub const ALL: [Scenario; 4] =
+        [Scenario::Quiet, Scenario::Memory, Scenario::Embedded, Scenario::Shared];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Scenario::Quiet => "quiet",
             Scenario::Memory => "memory",
+            Scenario::Embedded => "embedded",
             Scenario::Shared => "shared",
         }
     }

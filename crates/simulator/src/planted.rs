@@ -65,11 +65,19 @@ pub enum PlantedFault {
     KeepLostDeliveries,
     /// A crash of the database loses the latest batch, which was acknowledged.
     CrashLosesBatch,
+    /// The embedded store does not sync its journal.
+    SkipJournalSync,
+    /// SQLite does not sync its log.
+    SkipLogSync,
+    /// The names of new files are not synced.
+    SkipFolderSync,
+    /// The embedded store does not notice that a sync failed.
+    IgnoreSyncErrors,
 }
 
 impl PlantedFault {
     /// All of them, each with the scenario in which it is looked for.
-    pub const ALL: [(PlantedFault, Scenario); 25] = [
+    pub const ALL: [(PlantedFault, Scenario); 29] = [
         (PlantedFault::ReuseLease, Scenario::Memory),
         (PlantedFault::LoseWakeup, Scenario::Memory),
         (PlantedFault::ForgetTick, Scenario::Memory),
@@ -95,6 +103,10 @@ impl PlantedFault {
         (PlantedFault::ImpatientPresence, Scenario::Shared),
         (PlantedFault::KeepLostDeliveries, Scenario::Shared),
         (PlantedFault::CrashLosesBatch, Scenario::Shared),
+        (PlantedFault::SkipJournalSync, Scenario::Embedded),
+        (PlantedFault::SkipLogSync, Scenario::Embedded),
+        (PlantedFault::SkipFolderSync, Scenario::Embedded),
+        (PlantedFault::IgnoreSyncErrors, Scenario::Embedded),
     ];
 
     /// The fault of this name.

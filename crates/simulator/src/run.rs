@@ -40,6 +40,7 @@ pub fn run(plan: &Plan, mask: &Mask, planted: Option<PlantedFault>) -> RunReport
     let runtime = builder.enable_time().start_paused(true).build_local(LocalOptions::default());
     let runtime = runtime.expect("a runtime without files and sockets can be built");
     let (world, facts, is_stuck) = runtime.block_on(simulate(plan, mask, planted));
+    let open_failure = world.open_failure.take();
     let panicked = world.servers.iter().position(|server| server.has_panicked());
     let (simulated, crashes, faults) = {
         let _guard = runtime.enter();
@@ -47,6 +48,9 @@ pub fn run(plan: &Plan, mask: &Mask, planted: Option<PlantedFault>) -> RunReport
     };
     let history = world.history.replace(runtime.block_on(async { History::new(plan.start) }));
     let violation = match (panicked, is_stuck) {
+        _ if open_failure.is_some() => {
+            Some(Violation::new("damage", open_failure.unwrap_or_default()))
+        }
         (Some(server), _) => Some(Violation::new("panic", format!("server {server} panicked"))),
         (_, true) => Some(Violation::new("liveness", "the clients did not end in time".into())),
         _ => judge(&Evidence::new(plan, &history, &facts)),
@@ -60,6 +64,9 @@ async fn simulate(
     planted: Option<PlantedFault>,
 ) -> (Rc<World>, Facts, bool) {
     let world = World::start(plan, planted);
+    if world.open_failure.borrow().is_some() {
+        return (world, Facts::default(), true);
+    }
     let mask = Rc::new(mask.clone());
     let mut admin = FinalPhase::new(world.clone());
     admin.prepare().await;

@@ -2,8 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use taskyard_engine::Settings;
+use taskyard_store::OpenError;
 use taskyard_store::remote::HEARTBEAT;
 use tokio::time::Instant;
 
@@ -31,6 +33,8 @@ pub struct World {
     pub faults: Cell<u64>,
     /// How many faults are not over yet.
     pub faults_left: Cell<usize>,
+    /// Why a store could not be opened although its disk works.
+    pub open_failure: RefCell<Option<String>>,
     planted: Option<PlantedFault>,
 }
 
@@ -47,6 +51,7 @@ impl World {
             crashes: Cell::new(0),
             faults: Cell::new(0),
             faults_left: Cell::new(0),
+            open_failure: RefCell::default(),
             planted,
         });
         for server in 0..plan.servers {
@@ -58,17 +63,49 @@ impl World {
         world
     }
 
-    fn start_server(&self, server: usize) {
-        let store = self.storage.open(server, self.planted);
+    /// Starts a server, now or when its disk works again.
+    fn start_server(self: &Rc<Self>, server: usize) {
+        if self.servers[server].is_up() {
+            return;
+        }
+        let store = match self.storage.open(server, self.planted) {
+            Ok(store) => store,
+            Err(OpenError::Unavailable { .. }) if self.faults_left.get() > 0 => {
+                let world = self.clone();
+                tokio::task::spawn_local(async move {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    world.start_server(server);
+                });
+                return;
+            }
+            Err(error) => {
+                *self.open_failure.borrow_mut() = Some(error.to_string());
+                return;
+            }
+        };
         let settings = Settings { series_tubes_max: 0, workers_max: 0, ..Settings::default() };
         self.servers[server].start(store, settings);
+    }
+
+    /// Whether a fault can happen now: a server that is not up cannot crash.
+    pub fn can_begin(&self, kind: FaultKind) -> bool {
+        match kind {
+            FaultKind::CrashServer(server) | FaultKind::LosePower(server) => {
+                self.servers[server].is_up()
+            }
+            _ => true,
+        }
     }
 
     /// Lets a fault begin; false if it cannot happen now.
     pub fn begin_fault(&self, kind: FaultKind) -> bool {
         match kind {
-            FaultKind::CrashServer(server) if !self.servers[server].crash() => return false,
-            FaultKind::CrashServer(_) | FaultKind::CrashDatabase => {
+            FaultKind::CrashServer(server) | FaultKind::LosePower(server)
+                if !self.servers[server].crash() =>
+            {
+                return false;
+            }
+            FaultKind::CrashServer(_) | FaultKind::LosePower(_) | FaultKind::CrashDatabase => {
                 self.crashes.set(self.crashes.get() + 1);
             }
             FaultKind::FreezeServer(server) => self.servers[server].freeze(true),
@@ -81,13 +118,20 @@ impl World {
     }
 
     /// Lets a fault end that began.
-    pub fn end_fault(&self, kind: FaultKind) {
+    pub fn end_fault(self: &Rc<Self>, kind: FaultKind) {
+        self.storage.apply_fault(kind, false);
         match kind {
-            FaultKind::CrashServer(server) => self.start_server(server),
+            FaultKind::CrashServer(server) | FaultKind::LosePower(server) => {
+                self.start_server(server);
+            }
             FaultKind::FreezeServer(server) => self.servers[server].freeze(false),
+            FaultKind::DiskErrors | FaultKind::ReadOnlyDisk => {
+                self.storage.end_refusing_process();
+                self.servers[0].crash();
+                self.start_server(0);
+            }
             _ => {}
         }
-        self.storage.apply_fault(kind, false);
     }
 }
 

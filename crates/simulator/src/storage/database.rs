@@ -312,7 +312,14 @@ impl Database {
             FaultKind::LoseNotifications(server) => {
                 count(&mut self.lost_notifications, server, begins);
             }
-            FaultKind::CrashServer(_) | FaultKind::FreezeServer(_) | FaultKind::StepClock(..) => {}
+            // Of servers and their disks.
+            FaultKind::CrashServer(_)
+            | FaultKind::FreezeServer(_)
+            | FaultKind::StepClock(..)
+            | FaultKind::LosePower(_)
+            | FaultKind::DiskErrors
+            | FaultKind::FullDisk
+            | FaultKind::ReadOnlyDisk => {}
         }
     }
 

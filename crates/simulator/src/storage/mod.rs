@@ -1,26 +1,31 @@
 //! Opens the stores of a scenario for its servers.
 //!
-//! A store in memory has one server. A shared one has several: `database` is what they share, `shared` the connection of one of
-//! them. The embedded store on a simulated disk will be a third variant.
+//! A store in memory has one server, and so has the embedded store on a simulated disk. A shared one has several: `database` is
+//! what they share, `shared` the connection of one of them.
 
 mod database;
+mod embedded;
 mod shared;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use taskyard_store::{MemoryStore, Store};
+use taskyard_store::{MemoryStore, OpenError, Store};
 
+use crate::disk::ProcessEnd;
 use crate::faults::FaultKind;
 use crate::plan::{Plan, Scenario};
 use crate::planted::{PlantedFault, PlantedStore};
 
 pub use database::Database;
+pub use embedded::EmbeddedStorage;
 pub use shared::SharedStore;
 
 /// What stores the tasks of a run.
 pub enum Storage {
     /// The store in memory of one server, which never crashes.
     Memory,
+    /// The embedded store of one server, on a simulated disk.
+    Embedded(EmbeddedStorage),
     /// A database that all servers share.
     Shared(Arc<Mutex<Database>>),
 }
@@ -30,25 +35,48 @@ impl Storage {
     pub fn new(plan: &Plan, planted: Option<PlantedFault>) -> Self {
         match plan.scenario {
             Scenario::Quiet | Scenario::Memory => Storage::Memory,
+            Scenario::Embedded => Storage::Embedded(EmbeddedStorage::new(plan, planted)),
             Scenario::Shared => Storage::Shared(Arc::new(Mutex::new(Database::new(plan, planted)))),
         }
     }
 
     /// Opens it for a server that starts.
-    pub fn open(&self, server: usize, planted: Option<PlantedFault>) -> Box<dyn Store> {
+    pub fn open(
+        &self,
+        server: usize,
+        planted: Option<PlantedFault>,
+    ) -> Result<Box<dyn Store>, OpenError> {
         let store: Box<dyn Store> = match self {
             Storage::Memory => Box::new(MemoryStore::default()),
+            Storage::Embedded(storage) => storage.open()?,
             Storage::Shared(database) => Box::new(SharedStore::connect(database.clone(), server)),
         };
-        match planted {
+        Ok(match planted {
             Some(fault) => Box::new(PlantedStore::new(store, fault)),
             None => store,
+        })
+    }
+
+    /// Leads the process of a server to its crash, if it is one of those that can be in the middle of a write.
+    pub async fn lead_to_crash(&self, kind: FaultKind) {
+        let Storage::Embedded(storage) = self else { return };
+        match kind {
+            FaultKind::CrashServer(_) => storage.crash(ProcessEnd::Kill).await,
+            FaultKind::LosePower(_) => storage.crash(ProcessEnd::PowerFailure).await,
+            _ => {}
+        }
+    }
+
+    /// Ends the process of a server that must be started again, because it refuses all writes after an error of the disk.
+    pub fn end_refusing_process(&self) {
+        if let Storage::Embedded(storage) = self {
+            storage.end_process();
         }
     }
 
     /// Whether the times in replies follow the wall clock of the server.
     pub fn shows_wall_time(&self) -> bool {
-        matches!(self, Storage::Memory)
+        matches!(self, Storage::Memory | Storage::Embedded(_))
     }
 
     /// Sends the heartbeat of a running server.
@@ -60,8 +88,12 @@ impl Storage {
 
     /// Lets a fault begin or end, if it is one of the storage.
     pub fn apply_fault(&self, kind: FaultKind, begins: bool) {
-        if let Storage::Shared(database) = self {
-            database.lock().unwrap_or_else(PoisonError::into_inner).apply_fault(kind, begins);
+        match self {
+            Storage::Memory => {}
+            Storage::Embedded(storage) => storage.apply_fault(kind, begins),
+            Storage::Shared(database) => {
+                database.lock().unwrap_or_else(PoisonError::into_inner).apply_fault(kind, begins);
+            }
         }
     }
 }

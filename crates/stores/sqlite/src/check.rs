@@ -1,6 +1,7 @@
 //! Checks that the files of a folder are intact, before anything is used or changed.
 
 use std::borrow::Cow;
+use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -20,8 +21,12 @@ pub(super) fn header(folder: &DataFolder) -> Result<(), OpenError> {
     let file = folder.platform().open(&database(folder), Access::ReadWrite);
     let file = file.map_err(unavailable(folder))?;
     let mut bytes = [0; 100];
-    if file.read_exact_at(&mut bytes, 0).is_err() {
-        return Err(damaged(folder, "its database file is truncated"));
+    match file.read_exact_at(&mut bytes, 0) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return Err(damaged(folder, "its database file is truncated"));
+        }
+        // The disk may be readable again later.
+        read => read.map_err(unavailable(folder))?,
     }
     let number = |at: usize| i64::from(u32::from_be_bytes([0, 1, 2, 3].map(|i| bytes[at + i])));
     if &bytes[..16] != b"SQLite format 3\0" || number(68) != APPLICATION_ID {
@@ -83,7 +88,9 @@ pub(super) fn seal(
 ) -> Result<(), OpenError> {
     let (sealed, in_log) = match *sealed {
         Sealed::Absent => return Err(damaged(folder, "its seal file is missing")),
-        Sealed::Unreadable => return Err(damaged(folder, "its seal file is damaged")),
+        Sealed::Blank | Sealed::Unreadable => {
+            return Err(damaged(folder, "its seal file is damaged"));
+        }
         Sealed::Batch { newest, in_database } => (newest, in_database),
     };
     if in_database < in_log {

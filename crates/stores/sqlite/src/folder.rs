@@ -116,12 +116,12 @@ pub(super) fn open(folder: &DataFolder, options: &OpenOptions) -> Result<OpenFol
 fn is_new(folder: &DataFolder, sealed: &Sealed) -> bool {
     let had_one = folder.has(&log(folder))
         || journal::paths(folder).iter().any(|path| folder.has(path))
-        || !matches!(sealed, Sealed::Absent | Sealed::Batch { newest: 0, .. });
+        || !matches!(sealed, Sealed::Absent | Sealed::Blank | Sealed::Batch { newest: 0, .. });
     !had_one && !folder.has(&database(folder))
 }
 
 /// Creates the database of a new folder. The seal of an empty store is written first: such a seal without a
-/// database means that a crash interrupted the creation and nothing is lost.
+/// database, or one without content after a power failure, means that a crash interrupted the creation and nothing is lost.
 fn create(folder: &DataFolder) -> Result<(), OpenError> {
     Seal::open(folder, 0).map_err(unavailable(folder))?;
     create_draft(folder)?;
@@ -472,6 +472,22 @@ mod tests {
         options.accept_loss = true;
         let left = open(&folder, &options).expect("the intact data opens");
         assert_eq!(left.machine.tube_numbers().collect::<Vec<_>>(), [0]);
+    }
+
+    /// A power failure while a store was created could leave its seal file without content, and the folder was refused as
+    /// damaged from then on.
+    #[test]
+    fn a_seal_without_content_does_not_prevent_the_creation() {
+        for content in [&[][..], &[0; 24]] {
+            let (_guard, folder) = temporary();
+            std::fs::write(seal_file(&folder), content).expect("a seal file");
+            open(&folder, &OpenOptions::default()).expect("the folder is new");
+            // With a database it is damage.
+            std::fs::write(seal_file(&folder), content).expect("a seal file");
+            let refused =
+                open(&folder, &OpenOptions::default()).map(|_| ()).expect_err("it is damaged");
+            assert!(refused.to_string().contains("its seal file is damaged"), "{refused}");
+        }
     }
 
     /// All durability depends on this setting, and no other test would detect that it is missing.

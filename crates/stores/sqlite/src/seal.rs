@@ -27,6 +27,8 @@ pub(super) enum Sealed {
         /// The newest one in the database; 0 in seals of formats without a journal.
         in_database: u64,
     },
+    /// The seal file exists, and nothing was written to it.
+    Blank,
     /// The seal file is damaged.
     Unreadable,
 }
@@ -41,6 +43,9 @@ impl Seal {
     pub fn read(folder: &DataFolder) -> io::Result<Sealed> {
         let found = folder.platform().read(&seal_file(folder), BYTES_MAX)?;
         let Some(bytes) = found else { return Ok(Sealed::Absent) };
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Ok(Sealed::Blank);
+        }
         let numbers: Option<Vec<u64>> = bytes.chunks(BYTES).map(decode).collect();
         Ok(match numbers.as_deref() {
             Some([newest]) => Sealed::Batch { newest: *newest, in_database: 0 },

@@ -1,0 +1,176 @@
+//! Opens the embedded store on a simulated disk, and ends its process in the middle of its work.
+
+use std::future::{pending, ready};
+use std::sync::Arc;
+use std::time::Duration;
+
+use taskyard_core::{Body, Command, Result, Timestamp};
+use taskyard_store::{
+    BodyKey, Capabilities, Executed, OpenError, OpenOptions, Pending, Store, StoreHealth, StoreTime,
+};
+use taskyard_store_sqlite::SqliteStore;
+use tokio::time::Instant;
+
+use crate::disk::{Disk, DiskFaults, MissingSync, ProcessEnd, SimulatedPlatform};
+use crate::faults::FaultKind;
+use crate::plan::Plan;
+use crate::planted::PlantedFault;
+
+/// How many crashes there are at most while one process starts.
+const START_CRASHES_MAX: u32 = 2;
+/// How long a process may do nothing before its crash comes nevertheless.
+const IDLE_MAX: Duration = Duration::from_secs(2);
+/// A crash happens within so many writes and syncs.
+const OPERATIONS_MAX: u32 = 60;
+
+/// The disk of a server with the embedded store.
+pub struct EmbeddedStorage {
+    disk: Disk,
+    started: Instant,
+    /// The faults that are there all the time.
+    planted: DiskFaults,
+}
+
+impl EmbeddedStorage {
+    /// An empty disk.
+    pub fn new(plan: &Plan, planted: Option<PlantedFault>) -> Self {
+        let disk = Disk::new(plan.seed);
+        let missing_sync = match planted {
+            Some(PlantedFault::SkipJournalSync) => Some(MissingSync::File(".journal-")),
+            Some(PlantedFault::SkipLogSync) => Some(MissingSync::File("-wal")),
+            Some(PlantedFault::SkipFolderSync) => Some(MissingSync::Folder),
+            Some(PlantedFault::IgnoreSyncErrors) => Some(MissingSync::Failed),
+            _ => None,
+        };
+        let planted = DiskFaults { missing_sync, ..DiskFaults::default() };
+        disk.set_faults(planted);
+        EmbeddedStorage { disk, started: Instant::now(), planted }
+    }
+
+    /// Starts a process on it. Some processes crash while they start, and the next one starts.
+    pub fn open(&self) -> std::result::Result<Box<dyn Store>, OpenError> {
+        for crash in 0.. {
+            if crash < START_CRASHES_MAX && self.disk.random(4) == 0 {
+                self.plan_crash();
+            }
+            let (started, process) = (self.started, self.disk.process());
+            let elapsed = Arc::new(move || started.elapsed());
+            let platform = Arc::new(SimulatedPlatform::new(self.disk.clone(), elapsed));
+            let folder = platform.folder().to_owned();
+            let store = SqliteStore::open_on(platform.clone(), &folder, &OpenOptions::default());
+            self.disk.cancel_planned_end();
+            if self.disk.process() != process {
+                continue;
+            }
+            let inner = store?;
+            tokio::task::spawn_local(run_threads(platform, self.disk.clone(), process, started));
+            return Ok(Box::new(EmbeddedStore { inner, disk: self.disk.clone(), process }));
+        }
+        unreachable!("the number of crashes is limited")
+    }
+
+    /// Ends the process in the middle of its work, if it works at all within some seconds.
+    pub async fn crash(&self, how: ProcessEnd) {
+        let process = self.disk.process();
+        self.disk.end_process_after(self.disk.random(OPERATIONS_MAX), how);
+        let until = Instant::now() + IDLE_MAX;
+        while self.disk.process() == process && Instant::now() < until {
+            _ = tokio::time::timeout_at(until, self.disk.process_ended()).await;
+        }
+        if self.disk.process() == process {
+            self.disk.end_process(how);
+        }
+    }
+
+    /// Ends the process between two batches.
+    pub fn end_process(&self) {
+        self.disk.end_process(ProcessEnd::Kill);
+    }
+
+    /// Lets a fault of the disk begin or end.
+    pub fn apply_fault(&self, kind: FaultKind, begins: bool) {
+        let planted = self.planted;
+        let faults = match kind {
+            FaultKind::DiskErrors if begins => {
+                DiskFaults { write_error: 0.02, sync_error: 0.05, read_error: 0.02, ..planted }
+            }
+            FaultKind::FullDisk if begins => {
+                DiskFaults { bytes_max: self.disk.bytes() + 10_000, ..planted }
+            }
+            FaultKind::ReadOnlyDisk if begins => DiskFaults { is_read_only: true, ..planted },
+            FaultKind::DiskErrors | FaultKind::FullDisk | FaultKind::ReadOnlyDisk => planted,
+            _ => return,
+        };
+        self.disk.set_faults(faults);
+    }
+
+    fn plan_crash(&self) {
+        let how = match self.disk.random(2) {
+            0 => ProcessEnd::Kill,
+            _ => ProcessEnd::PowerFailure,
+        };
+        self.disk.end_process_after(self.disk.random(OPERATIONS_MAX), how);
+    }
+}
+
+/// Runs the background threads of a process until it ends.
+async fn run_threads(platform: Arc<SimulatedPlatform>, disk: Disk, process: u64, started: Instant) {
+    while disk.process() == process {
+        match platform.step_threads() {
+            Some(due) => {
+                _ = tokio::time::timeout_at(started + due, platform.thread_signaled()).await;
+            }
+            None => platform.thread_signaled().await,
+        }
+    }
+}
+
+/// The store of one process. After the end of the process it answers nothing.
+struct EmbeddedStore {
+    inner: SqliteStore,
+    disk: Disk,
+    process: u64,
+}
+
+impl EmbeddedStore {
+    fn answer<'a, T: Send + 'a>(&self, answer: Pending<'a, T>) -> Pending<'a, T> {
+        match self.disk.process() == self.process {
+            true => answer,
+            false => Box::pin(pending()),
+        }
+    }
+}
+
+impl Store for EmbeddedStore {
+    fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
+        // The embedded store works before it returns its future.
+        let executed = self.inner.execute(now, commands);
+        self.answer(executed)
+    }
+
+    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>>>> {
+        self.inner.load(keys)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn health(&self, now: Timestamp) -> Pending<'_, Result<StoreHealth>> {
+        let health = self.inner.health(now);
+        self.answer(health)
+    }
+
+    fn time(&self) -> Option<StoreTime> {
+        self.inner.time()
+    }
+
+    fn set_wall_ahead(&self, now: Timestamp, micros: i64) -> Pending<'_, Result<()>> {
+        let set = self.inner.set_wall_ahead(now, micros);
+        self.answer(set)
+    }
+
+    fn close(&self) -> Pending<'_, Result<()>> {
+        Box::pin(ready(Ok(())))
+    }
+}
