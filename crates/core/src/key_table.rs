@@ -8,26 +8,26 @@
 #[derive(Debug, Default)]
 pub(crate) struct KeyTable {
     /// A power of two, or none.
-    buckets: Vec<Bucket>,
+    buckets: Vec<HashBucket>,
     len: usize,
 }
 
 /// The hash in the upper half, the number of the entry plus one in the lower half. Zero is vacant, so that a new table needs no
 /// writing.
-type Bucket = u64;
+type HashBucket = u64;
 
 /// Buckets of the first table.
 const FIRST_BUCKETS: usize = 16;
 
-fn bucket(hash: u32, entry: u32) -> Bucket {
+fn bucket(hash: u32, entry: u32) -> HashBucket {
     u64::from(hash) << 32 | u64::from(entry) + 1
 }
 
-fn hash_of(bucket: Bucket) -> u32 {
+fn hash_of(bucket: HashBucket) -> u32 {
     (bucket >> 32) as u32
 }
 
-fn entry_of(bucket: Bucket) -> u32 {
+fn entry_of(bucket: HashBucket) -> u32 {
     (bucket as u32).wrapping_sub(1)
 }
 
@@ -98,7 +98,7 @@ impl KeyTable {
             .for_each(|bucket| self.insert_bucket(bucket));
     }
 
-    fn insert_bucket(&mut self, bucket: Bucket) {
+    fn insert_bucket(&mut self, bucket: HashBucket) {
         let mut position = self.home(hash_of(bucket));
         while self.buckets[position] != 0 {
             position = self.next(position);
