@@ -6,8 +6,14 @@ use std::path::Path;
 use crate::shell;
 
 /// The packages that are not published.
-const PRIVATE: [&str; 5] =
-    ["mailer", "taskyard-bench", "taskyard-conformance", "taskyard-testkit", "xtask"];
+const PRIVATE: [&str; 6] = [
+    "mailer",
+    "taskyard-bench",
+    "taskyard-conformance",
+    "taskyard-simulator",
+    "taskyard-testkit",
+    "xtask",
+];
 
 /// Files that each package has, besides its sources.
 const NEEDED: [&str; 4] = ["Cargo.toml", "README.md", "LICENSE-MIT", "LICENSE-APACHE"];

@@ -20,7 +20,7 @@ type HashBucket = u64;
 const FIRST_BUCKETS: usize = 16;
 
 fn bucket(hash: u32, entry: u32) -> HashBucket {
-    u64::from(hash) << 32 | u64::from(entry) + 1
+    (u64::from(hash) << 32) | (u64::from(entry) + 1)
 }
 
 fn hash_of(bucket: HashBucket) -> u32 {

@@ -71,6 +71,12 @@ const RULES: &[Rule] = &[
         unnamed: &[],
         instead: "the suite runs on any Execute: let the tests of a store or server bring it",
     },
+    Rule {
+        package: "taskyard-simulator",
+        unreachable: &["tokio-postgres", "hyper", "reqwest", "taskyard-testkit"],
+        unnamed: &["rusqlite"],
+        instead: "a run uses no socket, process or real disk: simulate what is behind the interface",
+    },
     store_rule("taskyard-store-sqlite"),
     store_rule("taskyard-store-postgres"),
     store_rule("taskyard-store-redis"),

@@ -86,6 +86,7 @@ async fn a_dropped_task_is_a_crash() {
         tokio::select! {
             biased;
             _ = &mut task => panic!("the loop ends only when it is stopped"),
+            // tidy: sleep because the time of this runtime is virtual
             () = tokio::time::sleep(Duration::from_secs(1)) => {}
         }
         drop(task);

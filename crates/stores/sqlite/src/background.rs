@@ -117,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    /// Reports each of its steps, and waits as long as it is told.
+    /// Reports each of its steps; the first one asks for a wait.
     struct ReportingWork {
         steps: Sender<()>,
         wait: Option<Duration>,
