@@ -366,8 +366,8 @@ pub async fn a_key_may_occur_in_every_task_of_a_put<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let new = |number: usize| {
         let task = keyed(&number.to_string(), "k");
-        let delay = (number % 5 == 0).then(|| secs(9));
-        if number % 3 == 0 { task } else { NewTask { delay, ..replacing(task) } }
+        let delay = number.is_multiple_of(5).then(|| secs(9));
+        if number.is_multiple_of(3) { task } else { NewTask { delay, ..replacing(task) } }
     };
     let placed = queue.put_many(&tube, (0..10_000).map(new).collect()).await;
     assert_eq!(placed[0], added(TaskId(0)));
