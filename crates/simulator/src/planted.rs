@@ -145,7 +145,7 @@ impl PlantedStore {
     fn happens(&self) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.chances += 1;
-        state.chances % EVERY == 0
+        state.chances.is_multiple_of(EVERY)
     }
 
     /// Changes the commands of a batch, and says what to do with each reply.
@@ -247,11 +247,10 @@ impl PlantedStore {
     fn change_other(&self, command: &mut Command) -> ReplyChange {
         match (self.fault, command) {
             (PlantedFault::ForgetTick, Command::Tick { limit, .. }) => *limit = 0,
-            (PlantedFault::ExceedSemaphore, Command::Semaphore(command)) => {
-                if let SemaphoreCommand::Configure { change, .. } = command {
-                    change.active = change.active.map(|active| active + 1);
-                }
-            }
+            (
+                PlantedFault::ExceedSemaphore,
+                Command::Semaphore(SemaphoreCommand::Configure { change, .. }),
+            ) => change.active = change.active.map(|active| active + 1),
             (PlantedFault::MissFire, Command::Schedule(schedule)) => {
                 if let ScheduleCommand::Fire { puts, .. } = &mut **schedule {
                     puts.clear();
@@ -270,8 +269,8 @@ impl PlantedStore {
         mut executed: Executed,
         sent: &[Command],
     ) -> Executed {
-        for index in 0..changes.len() {
-            match &changes[index] {
+        for (index, change) in changes.iter().enumerate() {
+            match change {
                 ReplyChange::SwapWithNext => executed.replies.swap(index, index + 1),
                 ReplyChange::Replace(reply) if executed.replies[index].is_ok() => {
                     executed.replies[index] = Ok(reply.clone());
@@ -300,7 +299,7 @@ impl PlantedStore {
                     let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
                     state.chances += 1;
                     let first = *state.first_lease.get_or_insert(task.lease.unwrap_or(Lease(0)));
-                    if state.chances % (4 * EVERY) == 0 {
+                    if state.chances.is_multiple_of(4 * EVERY) {
                         task.lease = Some(first);
                     }
                 }

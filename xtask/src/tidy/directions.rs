@@ -83,6 +83,12 @@ const RULES: &[Rule] = &[
         instead: "fixtures start databases and browsers: a server needs the feature `server` or `storm`",
     },
     Rule {
+        package: "taskyard-simulator",
+        unreachable: &["taskyard-testkit", "tokio-postgres", "reqwest", "tempfile"],
+        unnamed: &[],
+        instead: "a run has no process, socket or file: simulate what it needs behind a trait of the product",
+    },
+    Rule {
         package: "taskyard-engine",
         unreachable: &["taskyard-wire", "taskyard-server", "taskyard"],
         unnamed: &["taskyard-iproto", "serde", "serde_json", "rmp", "rusqlite"],

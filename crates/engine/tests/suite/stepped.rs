@@ -86,6 +86,7 @@ async fn a_dropped_task_is_a_crash() {
         tokio::select! {
             biased;
             _ = &mut task => panic!("the loop ends only when it is stopped"),
+            // tidy: sleep because the time is virtual: it passes when the loop has nothing to do.
             () = tokio::time::sleep(Duration::from_secs(1)) => {}
         }
         drop(task);
