@@ -80,7 +80,7 @@ impl Client {
             Verb::LateAck => {
                 if !self.old.is_empty() {
                     let old = self.old[rng.usize(0..self.old.len())].clone();
-                    self.call(operation, old.finish(Verb::Ack, rng), None).await;
+                    self.call(operation, old.finish(Verb::Ack, rng)).await;
                 }
             }
             Verb::Forget => {
@@ -91,18 +91,18 @@ impl Client {
             }
             Verb::Kick => {
                 let command = Command::Kick { tube: role.tube(), count: rng.u64(1..4) };
-                self.call(operation, command, None).await;
+                self.call(operation, command).await;
             }
             Verb::Delete => {
                 if !self.put.is_empty() {
                     let (tube, id) = self.put.swap_remove(rng.usize(0..self.put.len()));
                     let command = Command::Delete { tube, ids: vec![id], show: false };
-                    self.call(operation, command, None).await;
+                    self.call(operation, command).await;
                 }
             }
             Verb::Truncate => {
                 if rng.u8(0..4) == 0 {
-                    self.call(operation, Command::Truncate { tube: role.tube() }, None).await;
+                    self.call(operation, Command::Truncate { tube: role.tube() }).await;
                 }
             }
             Verb::Session => {
@@ -122,12 +122,15 @@ impl Client {
     ) {
         let Command::Put { tube, .. } = &command else { return };
         let tube = tube.clone();
-        if let CallReply::Replied(Reply::Put(placed)) =
-            self.call(operation, command, patience).await
-        {
-            let ids = placed.iter().filter(|placed| !placed.existing);
-            self.put.extend(ids.map(|placed| (tube.clone(), placed.id)));
-        }
+        let added = |reply: &CallReply| match reply {
+            CallReply::Replied(Reply::Put(placed)) => {
+                let added = placed.iter().filter(|placed| !placed.existing);
+                added.map(|placed| (tube.clone(), placed.id)).collect()
+            }
+            _ => Vec::new(),
+        };
+        let added = self.world.read_call(operation, self.server, command, patience, added).await;
+        self.put.extend(added);
     }
 
     async fn take(
@@ -137,19 +140,26 @@ impl Client {
         command: Command,
         patience: Option<Duration>,
     ) {
-        match self.call(operation, command, patience).await {
-            CallReply::Replied(Reply::Taken(tasks)) => {
-                let held = tasks.iter().filter_map(|task| {
-                    Some(HeldTask { tube: role.tube(), id: task.id, lease: task.lease? })
-                });
-                self.held.extend(held);
-            }
-            CallReply::Refused(Error::SessionUnknown(_)) => {
-                // The server was declared dead, or it crashed.
-                self.session = None;
-                self.begin_session(operation).await;
-            }
-            _ => {}
+        let read = |reply: &CallReply| {
+            let held: Vec<HeldTask> = match reply {
+                CallReply::Replied(Reply::Taken(tasks)) => {
+                    let held = tasks.iter().filter_map(|task| {
+                        Some(HeldTask { tube: role.tube(), id: task.id, lease: task.lease? })
+                    });
+                    held.collect()
+                }
+                _ => Vec::new(),
+            };
+            (held, is_session_unknown(reply))
+        };
+        let world = self.world.clone();
+        let (held, is_session_over) =
+            world.read_call(operation, self.server, command, patience, read).await;
+        self.held.extend(held);
+        if is_session_over {
+            // The server was declared dead.
+            self.session = None;
+            self.begin_session(operation).await;
         }
     }
 
@@ -159,7 +169,7 @@ impl Client {
         }
         let index = rng.usize(0..self.held.len());
         let command = self.held[index].finish(verb, rng);
-        self.call(operation, command, None).await;
+        self.call(operation, command).await;
         if verb != Verb::Touch {
             self.retire(index);
         }
@@ -199,7 +209,7 @@ impl Client {
         if self.is_same_process() {
             for role in self.world.plan.tubes.clone() {
                 let command = Command::Deliveries { tube: role.tube(), count: 1_000 };
-                self.call(operation, command, None).await;
+                self.call(operation, command).await;
             }
         }
     }
@@ -213,7 +223,7 @@ impl Client {
         let session = SessionId(id);
         self.incarnation = self.world.servers[self.server].incarnation();
         let command = Command::JoinSession { session, create: true };
-        if let CallReply::Replied(_) = self.call(operation, command, None).await {
+        if self.call(operation, command).await {
             self.session = Some(session);
         }
     }
@@ -223,21 +233,26 @@ impl Client {
         let Some(session) = self.session.take() else { return };
         // The session ends with the process of the server.
         while self.is_same_process() {
-            match self.call(operation, Command::LeaveSession { session }, None).await {
-                CallReply::Replied(_) | CallReply::Refused(Error::SessionUnknown(_)) => return,
-                _ => tokio::time::sleep(Duration::from_secs(1)).await,
+            let is_over = |reply: &CallReply| {
+                matches!(reply, CallReply::Replied(_)) || is_session_unknown(reply)
+            };
+            let (world, leave) = (self.world.clone(), Command::LeaveSession { session });
+            if world.read_call(operation, self.server, leave, None, is_over).await {
+                return;
             }
+            tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
 
-    async fn call(
-        &mut self,
-        operation: OperationNumber,
-        command: Command,
-        patience: Option<Duration>,
-    ) -> CallReply {
-        self.world.call(operation, self.server, command, patience).await
+    /// Calls the server; returns whether the call was executed for sure.
+    async fn call(&mut self, operation: OperationNumber, command: Command) -> bool {
+        let is_done = |reply: &CallReply| matches!(reply, CallReply::Replied(_));
+        self.world.read_call(operation, self.server, command, None, is_done).await
     }
+}
+
+fn is_session_unknown(reply: &CallReply) -> bool {
+    matches!(reply, CallReply::Refused(Error::SessionUnknown(_)))
 }
 
 impl World {
@@ -247,8 +262,19 @@ impl World {
         operation: OperationNumber,
         server: usize,
         command: Command,
-        patience: Option<Duration>,
     ) -> CallReply {
+        self.read_call(operation, server, command, None, CallReply::clone).await
+    }
+
+    /// The same; the client reads only a part of the reply, and may give up before it.
+    async fn read_call<T>(
+        &self,
+        operation: OperationNumber,
+        server: usize,
+        command: Command,
+        patience: Option<Duration>,
+        read: impl FnOnce(&CallReply) -> T,
+    ) -> T {
         let host = &self.servers[server];
         let ahead = host.clock.wall_ahead();
         let index = self.history.borrow_mut().begin(operation, server, command.clone());
@@ -267,7 +293,8 @@ impl World {
             true => (host.clock.wall_ahead() == ahead).then_some(ahead),
             false => Some(0),
         };
-        self.history.borrow_mut().end(index, reply.clone(), shown);
-        reply
+        let part = read(&reply);
+        self.history.borrow_mut().end(index, reply, shown);
+        part
     }
 }

@@ -239,9 +239,7 @@ impl FinalPhase {
         let waiting = {
             let world = world.clone();
             let take = take(TubeRole::Probed, lease, wait);
-            tokio::task::spawn_local(
-                async move { world.call(operation, take_at, take, None).await },
-            )
+            tokio::task::spawn_local(async move { world.call(operation, take_at, take).await })
         };
         self.calls += 1;
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -285,7 +283,7 @@ impl FinalPhase {
     async fn call(&mut self, server: usize, command: Command) -> CallReply {
         let operation = (ADMIN, self.calls);
         self.calls += 1;
-        self.world.call(operation, server, command, None).await
+        self.world.call(operation, server, command).await
     }
 }
 

@@ -5,6 +5,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use taskyard_simulator::{Mask, Plan, PlantedFault, RunReport, Scenario, run, shrink};
 
+/// As in the binary of the server.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// How often progress is shown.
 const PROGRESS: Duration = Duration::from_secs(10);
 /// How long a failing run is made smaller.
@@ -95,6 +99,9 @@ fn simulate(options: &SimulateOptions) -> ExitCode {
             let planted = options.planted.map(|(fault, _)| fault);
             let report = run(&plan, &Mask::default(), planted);
             totals.add(&report);
+            if options.seed.is_some() && options.time.is_zero() {
+                println!("history of {} {:016x}", scenario.name(), report.history.hash());
+            }
             if let Some(failure) = shrink(&plan, planted, report, SHRINK) {
                 print!("{failure}");
                 totals.print(begun.elapsed());
@@ -128,7 +135,9 @@ fn find_planted() -> ExitCode {
         let begun = Instant::now();
         let found =
             (0..).take_while(|_| begun.elapsed() < Duration::from_secs(60)).find_map(|seed| {
-                let report = run(&Plan::draw(seed, scenario), &Mask::default(), Some(fault));
+                // The same plans as in the tests.
+                let plan = Some(Plan::draw(seed, scenario)).filter(Plan::is_short)?;
+                let report = run(&plan, &Mask::default(), Some(fault));
                 report.violation.map(|violation| (seed, violation))
             });
         let (name, seconds) = (scenario.name(), begun.elapsed().as_secs_f64());

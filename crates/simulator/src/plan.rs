@@ -133,6 +133,12 @@ impl Plan {
         (self.pause_max / 2 * self.operations).max(Duration::from_secs(10))
     }
 
+    /// Whether it takes little time also in a build without optimisations: little happens while servers poll.
+    pub fn is_short(&self) -> bool {
+        let calls = self.clients * self.operations;
+        self.expected_length() < Duration::from_secs(40) && calls < 400
+    }
+
     /// The random numbers of one operation.
     pub fn operation_rng(&self, number: OperationNumber) -> Rng {
         stream(self.seed, u64::from(number.0), u64::from(number.1) + 1)

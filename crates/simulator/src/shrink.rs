@@ -10,7 +10,7 @@ use crate::planted::PlantedFault;
 use crate::run::{RunReport, run};
 
 /// How many lines of a history are shown.
-const LINES_MAX: usize = 60;
+const LINES_MAX: usize = 200;
 
 /// A failing run, as small as it could be made.
 pub struct Failure {

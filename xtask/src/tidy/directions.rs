@@ -71,12 +71,6 @@ const RULES: &[Rule] = &[
         unnamed: &[],
         instead: "the suite runs on any Execute: let the tests of a store or server bring it",
     },
-    Rule {
-        package: "taskyard-simulator",
-        unreachable: &["tokio-postgres", "hyper", "reqwest", "taskyard-testkit"],
-        unnamed: &["rusqlite"],
-        instead: "a run uses no socket, process or real disk: simulate what is behind the interface",
-    },
     store_rule("taskyard-store-sqlite"),
     store_rule("taskyard-store-postgres"),
     store_rule("taskyard-store-redis"),
@@ -87,6 +81,12 @@ const RULES: &[Rule] = &[
         unreachable: &["rusqlite", "taskyard-engine", "taskyard-server", "taskyard"],
         unnamed: &[],
         instead: "fixtures start databases and browsers: a server needs the feature `server` or `storm`",
+    },
+    Rule {
+        package: "taskyard-simulator",
+        unreachable: &["taskyard-testkit", "tokio-postgres", "reqwest", "tempfile"],
+        unnamed: &[],
+        instead: "a run has no process, socket or file: simulate what it needs behind a trait of the product",
     },
     Rule {
         package: "taskyard-engine",

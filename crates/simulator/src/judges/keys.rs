@@ -43,7 +43,7 @@ fn surely_holds(
     // A put that replaced the task may have changed its time to live and how long its key is held.
     let is_replaced = evidence.puts.values().any(|other| {
         other.call.may_have_run()
-            && other.call.begin >= holder.call.begin
+            && other.call.may_run_after(holder.call.begin)
             && !std::ptr::eq(other.task, holder.task)
             && other.task.key.as_ref().is_some_and(|key| {
                 key.on_conflict == OnConflict::Replace
