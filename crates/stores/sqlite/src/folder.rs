@@ -201,6 +201,7 @@ fn read(
         return Err(damaged(folder, "its database file is missing"));
     }
     check::header(folder)?;
+    rewrite_log(folder).map_err(unavailable(folder))?;
     let db = connect(folder)?;
     let mut format = check::format(folder, &db)?;
     let mut head = Head::read(&db).map_err(|error| row_error(folder, error))?;
@@ -249,6 +250,26 @@ fn read(
     finish().map_err(|error| row_error(folder, RowError::Sqlite(error)))?;
     sync_log(folder, &db)?;
     Ok(StoredContent { db, head, semaphores, machine, next_ids })
+}
+
+/// Writes the content of the log again and syncs it, before SQLite reads it. After a failed sync the system treats pages as written
+/// that are not. SQLite would copy the log into the database, and after a power failure the older pages of what is left of the log
+/// would hide the newer ones of the database.
+fn rewrite_log(folder: &DataFolder) -> io::Result<()> {
+    let path = log(folder);
+    if !folder.has(&path) {
+        return Ok(());
+    }
+    let file = folder.platform().open(&path, Access::ReadWrite)?;
+    let (length, mut at) = (file.length()?, 0);
+    let mut bytes = vec![0; length.min(1 << 20) as usize];
+    while at < length {
+        let part = &mut bytes[..(length - at).min(1 << 20) as usize];
+        file.read_exact_at(part, at)?;
+        file.write_all_at(part, at)?;
+        at += part.len() as u64;
+    }
+    if length > 0 { file.sync_data() } else { Ok(()) }
 }
 
 /// Makes the content of the log durable. SQLite uses commits in the log that were never synced, and after
