@@ -32,7 +32,6 @@ use hashbrown::HashTable;
 
 use crate::chunks::Chunks;
 use crate::key::{EndedKey, HeldKey, Key, KeyRequest};
-use crate::key_table::KeyTable;
 use crate::limits::ENDED_KEYS_MAX;
 use crate::task::TaskId;
 use crate::time::{Span, Timestamp};
@@ -62,12 +61,19 @@ pub(crate) struct TubeKeys {
     vacant: Vec<u32>,
     /// Entries by task.
     by_id: HashTable<u32>,
-    /// Entries by key.
-    by_key: KeyTable,
+    /// Entries by key, with the hash: a table that grows does not have to read all entries, which are far apart.
+    by_key: HashTable<KeyPlace>,
     /// The keys of ended tasks by the moment at which they are free.
     by_until: BTreeSet<(Timestamp, TaskId)>,
     /// Clients choose the keys, so they must not be able to choose hashes.
     seed: RandomState,
+}
+
+/// Where the entry of a key is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct KeyPlace {
+    hash: KeyHash,
+    index: u32,
 }
 
 /// A task that holds a key.
@@ -111,6 +117,13 @@ fn hash_id(id: TaskId) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyHash(u32);
 
+impl KeyHash {
+    /// The hash for the table, which uses the lowest bits for the bucket and the highest as tags.
+    fn whole(self) -> u64 {
+        u64::from(self.0).wrapping_mul(FACTOR)
+    }
+}
+
 impl TubeKeys {
     /// The hash of a key.
     pub fn hash(&self, key: &Key) -> KeyHash {
@@ -126,9 +139,10 @@ impl TubeKeys {
 
     /// The same for a key whose hash is known.
     pub fn holder_hashed(&self, hash: KeyHash, key: &Key) -> Option<TaskId> {
-        let entry = |index: u32| self.entries.get(index).as_ref();
-        let has_key = |index: u32| entry(index).is_some_and(|entry| entry.key() == key);
-        entry(self.by_key.find(hash.0, has_key)?).map(|entry| entry.id)
+        let entry = |place: &KeyPlace| self.entries.get(place.index).as_ref();
+        let has_key = |place: &KeyPlace| entry(place).is_some_and(|entry| entry.key() == key);
+        let is_wanted = |place: &KeyPlace| place.hash == hash && has_key(place);
+        entry(self.by_key.find(hash.whole(), is_wanted)?).map(|entry| entry.id)
     }
 
     /// The key of a task that has not ended.
@@ -227,7 +241,8 @@ impl TubeKeys {
         let entry = |index: u32| self.entries.get(index).as_ref();
         let id_of = |&index: &u32| entry(index).map_or(0, |entry| hash_id(entry.id));
         self.by_id.insert_unique(hash_id(id), index, id_of);
-        self.by_key.insert(hash.0, index);
+        let place = KeyPlace { hash, index };
+        self.by_key.insert_unique(hash.whole(), place, |place| place.hash.whole());
     }
 
     fn remove_entry(
@@ -241,7 +256,10 @@ impl TubeKeys {
         if let Ok(found) = self.by_id.find_entry(hash_id(id), |&found| found == index) {
             found.remove();
         }
-        self.by_key.remove(removed.hash.0, index);
+        let is_removed = |place: &KeyPlace| place.index == index;
+        if let Ok(found) = self.by_key.find_entry(removed.hash.whole(), is_removed) {
+            found.remove();
+        }
         if self.by_id.is_empty() && self.entries.len() > KEPT_ENTRIES {
             *self = TubeKeys { seed: self.seed.clone(), ..TubeKeys::default() };
         }

@@ -45,7 +45,6 @@ mod chunks;
 mod done;
 mod index;
 mod journal;
-mod key_table;
 mod keys;
 mod level_counts;
 mod order;
