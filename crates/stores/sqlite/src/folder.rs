@@ -50,6 +50,8 @@ const WITH_DONE: i64 = 11;
 const WITH_KEYS: i64 = 12;
 /// The first format that has retry policies, rate limits and schedules.
 const WITH_PACE: i64 = 13;
+/// The log is written again in parts of this size.
+const REWRITTEN_BYTES: u64 = 1 << 20;
 /// "yard" in ASCII: identifies a database of taskyard.
 pub(super) const APPLICATION_ID: i64 = 0x7961_7264;
 
@@ -262,9 +264,9 @@ fn rewrite_log(folder: &DataFolder) -> io::Result<()> {
     }
     let file = folder.platform().open(&path, Access::ReadWrite)?;
     let (length, mut at) = (file.length()?, 0);
-    let mut bytes = vec![0; length.min(1 << 20) as usize];
+    let mut bytes = vec![0; length.min(REWRITTEN_BYTES) as usize];
     while at < length {
-        let part = &mut bytes[..(length - at).min(1 << 20) as usize];
+        let part = &mut bytes[..(length - at).min(REWRITTEN_BYTES) as usize];
         file.read_exact_at(part, at)?;
         file.write_all_at(part, at)?;
         at += part.len() as u64;
