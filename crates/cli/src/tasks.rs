@@ -19,6 +19,9 @@ use crate::{estimate, output, payload, units};
 /// The column that `--estimate` adds.
 const STARTS_COLUMN: usize = 5;
 
+/// Where the values of one task begin.
+const INDENT: usize = 14;
+
 /// The arguments of `tasks`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -207,7 +210,7 @@ pub fn show(args: ShowTaskArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     for (name, value) in details(task, &answer) {
-        output::line(format!("{name:<14}{value}"))?;
+        output::line(format!("{name:<INDENT$}{value}"))?;
     }
     Ok(Exit::Ok)
 }
@@ -284,7 +287,7 @@ fn ran(run: Span) -> String {
     units::in_words(run.as_secs_f64())
 }
 
-/// A failure on one line: when, which attempt, by which worker, and its error.
+/// A failure: when, which attempt, by which worker, and its error, whose further lines are indented.
 fn tell(failure: &Failure, now: f64) -> String {
     let at = failure.at.as_secs_f64();
     let worker = failure.worker.as_deref().map_or_else(String::new, |name| format!(" by {name}"));
@@ -295,6 +298,24 @@ fn tell(failure: &Failure, now: f64) -> String {
         failure.attempt,
         ran(failure.run),
         output::printable(&worker),
-        output::printable(&failure.error)
+        indented(&failure.error)
     )
+}
+
+/// A text of several lines, such as a stack trace, with all but the first below the first.
+fn indented(text: &str) -> String {
+    let lines: Vec<_> = text.trim_end().lines().map(output::printable).collect();
+    lines.join(&format!("\n{:INDENT$}", ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Stack traces were printed on one line, with `\\u{a}` for each end of a line.
+    #[test]
+    fn the_lines_of_an_error_stay_lines() {
+        let shown = indented("no address\n  in send\u{1b}[2J\n");
+        assert_eq!(shown, "no address\n                in send\\u{1b}[2J");
+    }
 }

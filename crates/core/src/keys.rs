@@ -27,10 +27,12 @@
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hint;
 
 use hashbrown::HashTable;
 
 use crate::chunks::Chunks;
+use crate::id_index::IdIndex;
 use crate::key::{EndedKey, HeldKey, Key, KeyRequest};
 use crate::limits::ENDED_KEYS_MAX;
 use crate::task::TaskId;
@@ -60,7 +62,7 @@ pub(crate) struct TubeKeys {
     entries: Chunks<KeyEntry>,
     vacant: Vec<u32>,
     /// Entries by task.
-    by_id: HashTable<u32>,
+    by_id: IdIndex,
     /// Entries by key, with the hash: a table that grows does not have to read all entries, which are far apart.
     by_key: HashTable<KeyPlace>,
     /// The keys of ended tasks by the moment at which they are free.
@@ -104,15 +106,6 @@ impl KeyEntry {
 /// Spreads small differences over all bits of a number.
 const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Ids only grow: those of 32 successive tasks are in successive buckets, and such groups are scattered, so that two long
-/// runs of ids do not meet. The table uses the upper bits as tags.
-fn hash_id(id: TaskId) -> u64 {
-    const TAG: u64 = 0x7f << 57;
-    let group = (id.0 >> 5).wrapping_mul(FACTOR);
-    let bucket = (group ^ group >> 32) << 5 | id.0 & 31;
-    bucket & !TAG | id.0.wrapping_mul(FACTOR) & TAG
-}
-
 /// Half of the hash of a key's text, with the seed of its tube: enough for the keys of one tube.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyHash(u32);
@@ -130,6 +123,16 @@ impl TubeKeys {
         let mut hasher = self.seed.build_hasher();
         hasher.write(key.as_str().as_bytes());
         KeyHash(hasher.finish() as u32)
+    }
+
+    /// The hashes of these keys. What a search for them reads is then in the processor's cache: keys are in no order, so nearly every
+    /// search waits for memory, and searches that do not depend on each other wait together.
+    pub fn hashes<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> Vec<KeyHash> {
+        let hashes: Vec<KeyHash> = keys.map(|key| self.hash(key)).collect();
+        for hash in &hashes {
+            hint::black_box(self.by_key.find(hash.whole(), |place| place.hash == *hash));
+        }
+        hashes
     }
 
     /// The task that holds a key, or held it last.
@@ -167,15 +170,7 @@ impl TubeKeys {
     }
 
     fn holding(&self, id: TaskId) -> Option<&Holding> {
-        self.entries.get(self.find(id)?).as_ref().map(|entry| &entry.holding)
-    }
-
-    fn find(&self, id: TaskId) -> Option<u32> {
-        // Usually empty: this runs for every record that is written.
-        if self.by_id.is_empty() {
-            return None;
-        }
-        self.by_id.find(hash_id(id), |&index| is_of(&self.entries, index, id)).copied()
+        self.entries.get(self.by_id.get(id)?).as_ref().map(|entry| &entry.holding)
     }
 
     /// The keys of ended tasks, by the moment at which they are free.
@@ -195,7 +190,7 @@ impl TubeKeys {
 
     /// Changes what is stored with the key of a task, which stays the same.
     pub fn update(&mut self, id: TaskId, held: HeldKey) {
-        let index = self.find(id);
+        let index = self.by_id.get(id);
         let entry = index.and_then(|index| self.entries.get_mut(index).as_mut());
         if let Some(KeyEntry { holding: Holding::Living(before), .. }) = entry {
             debug_assert_eq!(before.held.key, held.key);
@@ -238,9 +233,7 @@ impl TubeKeys {
                 u32::try_from(self.entries.len() - 1).expect("a tube has less than 2^32 keys")
             }
         };
-        let entry = |index: u32| self.entries.get(index).as_ref();
-        let id_of = |&index: &u32| entry(index).map_or(0, |entry| hash_id(entry.id));
-        self.by_id.insert_unique(hash_id(id), index, id_of);
+        self.by_id.insert(id, index);
         let place = KeyPlace { hash, index };
         self.by_key.insert_unique(hash.whole(), place, |place| place.hash.whole());
     }
@@ -250,12 +243,10 @@ impl TubeKeys {
         id: TaskId,
         is_wanted: impl FnOnce(&Holding) -> bool,
     ) -> Option<Holding> {
-        let index = self.find(id)?;
+        let index = self.by_id.get(id)?;
         let removed = self.entries.get_mut(index).take_if(|entry| is_wanted(&entry.holding))?;
         self.vacant.push(index);
-        if let Ok(found) = self.by_id.find_entry(hash_id(id), |&found| found == index) {
-            found.remove();
-        }
+        self.by_id.remove(id);
         let is_removed = |place: &KeyPlace| place.index == index;
         if let Ok(found) = self.by_key.find_entry(removed.hash.whole(), is_removed) {
             found.remove();
@@ -285,10 +276,6 @@ impl TubeKeys {
     pub fn is_full(&self) -> bool {
         self.by_until.len() > ENDED_MAX
     }
-}
-
-fn is_of(entries: &Chunks<KeyEntry>, index: u32, id: TaskId) -> bool {
-    entries.get(index).as_ref().is_some_and(|entry| entry.id == id)
 }
 
 #[cfg(test)]

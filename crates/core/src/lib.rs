@@ -43,6 +43,7 @@ extern crate self as taskyard_core;
 
 mod chunks;
 mod done;
+mod id_index;
 mod index;
 mod journal;
 mod keys;

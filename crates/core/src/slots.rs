@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashTable;
-
 use crate::chunks::Chunks;
 use crate::failure::Failures;
+use crate::id_index::IdIndex;
 use crate::key::HeldKey;
 use crate::lease::Lease;
 use crate::record::{Record, StoredState};
@@ -214,17 +213,7 @@ fn move_scheduled(record: &mut Record, by: i64) {
 pub(crate) struct Slots {
     slots: Chunks<Slot>,
     vacant: Vec<u32>,
-    by_id: HashTable<u32>,
-}
-
-fn holds(slots: &Chunks<Slot>, index: u32, id: TaskId) -> bool {
-    matches!(slots.get(index), Some(slot) if slot.id == id)
-}
-
-/// Ids only grow, so tasks put together are in neighbouring buckets, which is good for the cache;
-/// the factor fills the upper bits that the table uses as tags.
-fn hash(id: TaskId) -> u64 {
-    id.0.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    by_id: IdIndex,
 }
 
 /// An empty tube keeps at most this many slots.
@@ -236,11 +225,11 @@ impl Slots {
     }
 
     pub fn get(&self, id: TaskId) -> Option<&Slot> {
-        self.slots.get(self.find(id)?).as_ref()
+        self.slots.get(self.by_id.get(id)?).as_ref()
     }
 
     pub fn get_mut(&mut self, id: TaskId) -> Option<&mut Slot> {
-        let index = self.find(id)?;
+        let index = self.by_id.get(id)?;
         self.slots.get_mut(index).as_mut()
     }
 
@@ -256,17 +245,11 @@ impl Slots {
                 u32::try_from(self.slots.len() - 1).expect("a tube holds less than 2^32 tasks")
             }
         };
-        let slots = &self.slots;
-        self.by_id.insert_unique(hash(id), index, |&index| match slots.get(index) {
-            Some(slot) => hash(slot.id),
-            None => 0,
-        });
+        self.by_id.insert(id, index);
     }
 
     pub fn remove(&mut self, id: TaskId) -> Option<Slot> {
-        let slots = &self.slots;
-        let found = self.by_id.find_entry(hash(id), |&index| holds(slots, index, id)).ok()?;
-        let (index, _) = found.remove();
+        let index = self.by_id.remove(id)?;
         self.vacant.push(index);
         let slot = self.slots.get_mut(index).take();
         if self.by_id.is_empty() && self.slots.len() > KEPT_WHEN_EMPTY {
@@ -281,10 +264,6 @@ impl Slots {
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
         self.slots.iter_mut().flatten()
-    }
-
-    fn find(&self, id: TaskId) -> Option<u32> {
-        self.by_id.find(hash(id), |&index| holds(&self.slots, index, id)).copied()
     }
 }
 

@@ -31,10 +31,10 @@ impl Default for ReadLimits {
 #[non_exhaustive]
 pub enum ReadError {
     /// The system refused to read it.
-    #[error("cannot read the trace: {0}")]
+    #[error("cannot read the trace")]
     Io(#[from] io::Error),
     /// The system refused to open it.
-    #[error("cannot open the trace {}: {source}", path.display())]
+    #[error("cannot open the trace {}", path.display())]
     Open {
         /// The file.
         path: PathBuf,

@@ -104,6 +104,11 @@ fn mistakes_are_refused_with_advice() {
     let refused = run(&["simulate", folder.path()]).ends(1);
     assert!(refused.err.contains("not a trace of this version"), "{refused:?}");
     let missing = run(&["simulate", "/nonexistent/trace"]).ends(1);
+    assert_eq!(
+        missing.err.matches("os error 2").count(),
+        1,
+        "the cause is named once: {missing:?}"
+    );
     assert!(missing.err.contains("cannot open the trace /nonexistent/trace"), "{missing:?}");
     for flags in
         [["--consumers", "x"], ["--limit", "slow"], ["--rate", "mail=5"], ["--classes", "a"]]

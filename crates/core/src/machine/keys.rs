@@ -7,6 +7,7 @@ use crate::command::{NewTask, Placed};
 use crate::error::{Error, Result};
 use crate::journal::{Entry, KeyChange};
 use crate::key::{EndedKey, HeldKey, Key, KeyRecord, KeyRequest, OnConflict};
+use crate::keys::KeyHash;
 use crate::limits::TASK_ID_MAX;
 use crate::record::{Record, StoredState};
 use crate::slots::Slot;
@@ -73,18 +74,17 @@ pub(super) fn end_of(slot: &Slot, now: Timestamp) -> Timestamp {
 }
 
 impl Machine {
-    /// Puts a task with a key. A holder whose time to live is over is removed first, and its id
+    /// Puts a task with a key, whose hash is known. A holder whose time to live is over is removed first, and its id
     /// added to `expired`.
     pub(super) fn put_keyed(
         &mut self,
         now: Timestamp,
         number: u32,
         task: NewTask,
-        request: Box<KeyRequest>,
+        (request, hash): (Box<KeyRequest>, KeyHash),
         expired: &mut Vec<TaskId>,
     ) -> Placed {
         let keys = self.tubes[number].tasks.keys();
-        let hash = keys.hash(&request.held.key);
         let mut holder = keys.holder_hashed(hash, &request.held.key);
         if let Some(id) = holder {
             self.free_key(now, number, id, expired);

@@ -35,12 +35,15 @@ impl Machine {
             refuse_priorities(name, &tasks)?;
         }
         tube.check_space(now, &tasks)?;
+        let keys = tasks.iter().filter_map(|task| Some(&task.key.as_ref()?.held.key));
+        let mut hashes = tube.tasks.keys().hashes(keys).into_iter();
         self.note_stats(number);
         let mut expired = Vec::new();
-        let put_one = |mut task: NewTask| match task.key.take() {
-            None => self.add_task(now, number, task),
-            Some(key) => self.put_keyed(now, number, task, key, &mut expired),
-        };
+        let put_one =
+            |mut task: NewTask| match task.key.take().and_then(|key| Some((key, hashes.next()?))) {
+                None => self.add_task(now, number, task),
+                Some(key) => self.put_keyed(now, number, task, key, &mut expired),
+            };
         let mut placed: Vec<Placed> = tasks.into_iter().map(put_one).collect();
         if self.gate(number).is_some() {
             let mut moved = expired;
