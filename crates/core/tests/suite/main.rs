@@ -18,3 +18,4 @@ mod documented;
 mod history;
 mod limits;
 mod pace;
+mod state_picture;
