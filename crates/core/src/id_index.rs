@@ -14,13 +14,13 @@ const VACANT: u32 = u32::MAX;
 /// neighbours in memory, unlike in a hash table of ids.
 #[derive(Debug, Default)]
 pub(crate) struct IdIndex {
-    pages: HashTable<Page>,
+    pages: HashTable<IdPage>,
     len: usize,
 }
 
 /// The places of [`PAGE`] successive ids, at least one of which has one.
 #[derive(Debug)]
-struct Page {
+struct IdPage {
     number: u64,
     used: u32,
     places: Box<[u32; PAGE]>,
@@ -58,7 +58,7 @@ impl IdIndex {
         let page = self
             .pages
             .entry(hash(number), |page| page.number == number, |page| hash(page.number))
-            .or_insert_with(|| Page { number, used: 0, places: Box::new([VACANT; PAGE]) })
+            .or_insert_with(|| IdPage { number, used: 0, places: Box::new([VACANT; PAGE]) })
             .into_mut();
         debug_assert_eq!(page.places[at], VACANT, "{id} has a place");
         page.places[at] = place;

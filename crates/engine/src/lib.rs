@@ -4,8 +4,8 @@
 //! It handles no bytes and no sockets, and it does not implement the commands: the store does. It
 //! knows only as much about a command as it needs to keep the order of waiting takes and puts, to
 //! bound batches, to return tasks whose caller is gone, to check puts against a contract, to
-//! compute the next time of a schedule that is set, and to count for time series and the list of
-//! workers. The state of the loop belongs to one thread, to which callers send messages, or to a task that its
+//! compute the next time of a schedule that is set, and to observe what happens: for time series, the
+//! list of workers, estimates and traces. The state of the loop belongs to one thread, to which callers send messages, or to a task that its
 //! owner polls (`start_stepped`); time series and workers are read beside it.
 //!
 //! Start reading at `engine` (the public handle), then `event_loop` (one turn of the loop).

@@ -239,7 +239,7 @@ impl AllowedHosts {
 fn check_origin(headers: &HeaderMap, is_encrypted: bool) -> Result<(), Refusal> {
     let Some(origin) = only(headers, ORIGIN)? else { return Ok(()) };
     let host = only(headers, HOST)?.unwrap_or_default();
-    // A page that was loaded without TLS may come from anyone in the network.
+    // A page that was loaded without TLS may come from any host in the network.
     if is_same(origin, host) && (!is_encrypted || origin.starts_with("https://")) {
         return Ok(());
     }

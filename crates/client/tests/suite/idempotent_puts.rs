@@ -71,8 +71,8 @@ async fn put_until_cut(
 }
 
 /// Takes and acks everything, so that repeated puts meet keys of ended tasks too; returns how often each number came.
-async fn drain(rig: &TestServer, until: impl Fn() -> bool) -> HashMap<usize, usize> {
-    let client = Client::new(rig.connect());
+async fn drain(served: &TestServer, until: impl Fn() -> bool) -> HashMap<usize, usize> {
+    let client = Client::new(served.connect());
     let mut seen = HashMap::new();
     loop {
         let is_last = until();
@@ -91,12 +91,12 @@ async fn drain(rig: &TestServer, until: impl Fn() -> bool) -> HashMap<usize, usi
 /// Clients put through a proxy that cuts connections at random bytes: every acknowledged task exists once, any other at
 /// most once.
 async fn cut_connections<E: Execute + 'static>(
-    rig: TestServer,
+    served: TestServer,
     proxy: FaultyProxy,
     connect: impl Fn(&FaultyProxy) -> E,
     seed: u64,
 ) {
-    rig.client().create("mail", TubeOptions::new(Kind::Fifo)).await.unwrap();
+    served.client().create("mail", TubeOptions::new(Kind::Fifo)).await.unwrap();
     let (proxy, counts) = (Arc::new(proxy), Arc::new(StormCounts::default()));
     let mut clients = JoinSet::new();
     for number in 0..CLIENTS {
@@ -115,7 +115,7 @@ async fn cut_connections<E: Execute + 'static>(
         all
     };
     let (acknowledged, seen) =
-        tokio::join!(acknowledged, drain(&rig, || drained.load(Ordering::Relaxed) == 0));
+        tokio::join!(acknowledged, drain(&served, || drained.load(Ordering::Relaxed) == 0));
     let twice: Vec<_> = seen.iter().filter(|(_, count)| **count > 1).collect();
     assert!(twice.is_empty(), "seed {seed}: added twice: {twice:?}");
     let lost: Vec<_> = acknowledged.iter().filter(|number| !seen.contains_key(number)).collect();
@@ -123,7 +123,7 @@ async fn cut_connections<E: Execute + 'static>(
     let unknown = counts.unknown.load(Ordering::Relaxed);
     assert!(seen.len() <= acknowledged.len() + unknown, "seed {seed}");
     assert!(acknowledged.len() > unknown, "seed {seed}: {unknown} of unknown outcome");
-    rig.stop().await;
+    served.stop().await;
 }
 
 /// A server over the store of this URL.
@@ -141,23 +141,23 @@ fn cutting_proxy(server: SocketAddr, bytes: RangeInclusive<usize>, seed: u64) ->
 fn cut_http(url: &str) {
     let seed = seeds(1)[0];
     block_on(async {
-        let rig = serve(url).await;
-        let server: SocketAddr = rig.http.url().trim_start_matches("http://").parse().unwrap();
+        let served = serve(url).await;
+        let server: SocketAddr = served.http.url().trim_start_matches("http://").parse().unwrap();
         let proxy = cutting_proxy(server, 0..=3_000, seed);
         let connect =
             |proxy: &FaultyProxy| Http::new(&format!("http://{}", proxy.address())).unwrap();
-        cut_connections(rig, proxy, connect, seed).await;
+        cut_connections(served, proxy, connect, seed).await;
     });
 }
 
 fn cut_iproto(url: &str) {
     let seed = seeds(1)[0];
     block_on(async {
-        let rig = serve(url).await;
+        let served = serve(url).await;
         // The greeting has 128 bytes.
-        let proxy = cutting_proxy(rig.iproto, 128..=1_500, seed);
+        let proxy = cutting_proxy(served.iproto, 128..=1_500, seed);
         let connect = |proxy: &FaultyProxy| Iproto::new(&proxy.address().to_string()).unwrap();
-        cut_connections(rig, proxy, connect, seed).await;
+        cut_connections(served, proxy, connect, seed).await;
     });
 }
 

@@ -233,7 +233,7 @@ async fn a_user_sees_of_peers_what_it_may_see() {
     assert_eq!(shown, [a, b]);
     ask("/v1/series?all=true").await.refused(403, "forbidden");
     ask("/v1/series?all=true&tube=pay").await.refused(403, "forbidden");
-    // Where a peer is, and why it does not answer, is not for everyone.
+    // Where a peer is, and why it does not answer, is not for every user.
     peer.stop().await.unwrap().unwrap();
     let tube = TubeName::new("mail").unwrap();
     let options = TubeOptions::new(Kind::FifoTtl);

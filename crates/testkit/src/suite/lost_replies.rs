@@ -43,7 +43,7 @@ pub fn ready_and_taken(store: &impl Store, tube: &TubeName) -> (u64, u64) {
     }
 }
 
-// A take whose reply was lost left its task with a session that lived on and did not know of it: no one else got it before that
+// A take whose reply was lost left its task with a session that lived on and did not know of it: no other session got it before that
 // session ended.
 pub fn a_task_of_a_lost_delivery_is_released<D: SharedDatabase>() {
     D::run(async {
