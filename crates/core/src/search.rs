@@ -6,10 +6,11 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::finished::Finished;
 use crate::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX, SEARCH_RUN_BYTES_MAX};
 use crate::reason::Reason;
 use crate::state::StateSet;
-use crate::task::{Body, Task, TaskId};
+use crate::task::{Task, TaskId};
 use crate::tube::TubeName;
 
 /// Shows those of the tasks with consecutive ids whose payloads may contain a text.
@@ -38,7 +39,7 @@ pub struct Found {
     pub compared: u64,
     /// The last of them.
     pub last: Option<TaskId>,
-    /// The bytes of their payloads.
+    /// The bytes of their payloads and results.
     pub bytes: u64,
 }
 
@@ -76,7 +77,9 @@ impl Search {
         let is_listed =
             |task: &Task| self.states.contains(task.state) && task.reason != Reason::Expired;
         for task in shown.into_iter().filter(is_listed) {
-            found.count(task.id, task.body.as_ref().map_or(0, Body::bytes).into());
+            let body = task.body.as_ref().map_or(0, |body| body.bytes() as usize);
+            let result = task.finished.as_ref().and_then(Finished::result).map_or(0, <[u8]>::len);
+            found.count(task.id, (body + result) as u64);
             found.add(task);
         }
         found
@@ -131,7 +134,13 @@ pub fn shown_too_large(size: usize) -> Error {
 /// the escapes of `"`, `\` and control characters. So the result is a part of the text that has neither `"` nor `\`, does not
 /// begin with what may be the end of an escape, and cannot be outside of a string: then it is inside of one, as it is stored.
 pub fn required_run(text: &str) -> Option<&[u8]> {
-    let runs = text.split(['"', '\\']).map(without_escape_end);
+    let parts = text.split('"').enumerate();
+    let runs = parts.flat_map(|(quote, part)| {
+        // What follows a quote is not the end of an escape.
+        let is_whole = move |place| quote > 0 && place == 0;
+        let runs = part.split('\\').enumerate();
+        runs.map(move |(place, run)| if is_whole(place) { run } else { without_escape_end(run) })
+    });
     let run = runs.filter(|run| is_of_string(run)).max_by_key(|run| run.len())?;
     Some(&run.as_bytes()[..run.len().min(SEARCH_RUN_BYTES_MAX)])
 }
@@ -177,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_text_of_a_string_is_required_as_it_is() {
-        for text in ["order 17", "größe", "x", "a@b.example", "user", "17 ", "\u{1}", "TRUE"] {
+        for text in ["order 17", "größe", "x", "me@b.example", "user", "47 ", "\u{1}", "TRUE"] {
             assert_eq!(run(text), Some(text));
         }
     }
@@ -192,6 +201,7 @@ mod tests {
     #[test]
     fn the_longest_part_between_quotes_and_escapes_is_required() {
         assert_eq!(run(r#""name":"Ada","age":36"#), Some("name"));
+        assert_eq!(run(r#"name":"Ed""#), Some("ame"));
         assert_eq!(run(r#"a \"quoted\" word"#), Some("quoted"));
         assert_eq!(run(r"one\nother"), Some("other"));
         assert_eq!(run(r"x\u001fother"), Some("other"));

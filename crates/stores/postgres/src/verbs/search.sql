@@ -3,7 +3,7 @@
 -- Whether an unfinished task in this state is among the states of a list (_stored, a bit for each state of the table) and not expired.
 CREATE OR REPLACE FUNCTION taskyard.is_listed(_stored integer, _state smallint, _expires bigint, _now bigint) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT (_stored >> _state) & 1 <> 0 AND (_state IN (1, 2) OR _expires > _now)
+    SELECT (_stored >> _state) & 1 <> 0 AND (_expires > _now OR _state IN (1, 2))
 $$;
 
 -- Compares the tasks of a tube from _first to _last that are among the states: how many they are, their bytes, the last of them, and whether

@@ -21,7 +21,7 @@ end
 -- the comparison.
 local function new_search(c, tube, states, run)
     local every = bit.band(states, UNFINISHED) == UNFINISHED and first_moment(S.expiry, tube, 2) > c.now
-    return { tube = tube, states = states, run = run, every = every, stored = shows_stored(c, tube), shown = {}, ranks = {}, compared = 0,
+    return { tube = tube, states = states, run = run, every = every, stored = shown_tasks.are_stored(c, tube), shown = {}, ranks = {}, compared = 0,
         bytes = 0, last = NULL, taken = nil }
 end
 
@@ -63,7 +63,7 @@ local function compare(c, search, task)
     search.bytes = search.bytes + (is_here and #payload or task[BYTES])
     if not is_here or string.find(payload, search.run, 1, true) then
         c.bytes = c.bytes + task[BYTES]
-        add(search, peeked_task(c, search.tube, task, is_taken(search, id), search.stored))
+        add(search, shown_tasks.peeked(c, search.tube, task, is_taken(search, id), search.stored))
     end
 end
 

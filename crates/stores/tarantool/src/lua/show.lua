@@ -115,7 +115,7 @@ local function refuse_bytes(c, tube, ids, tasks)
     c.bytes = c.bytes + bytes
 end
 
-function refuse_shown(c, tube, ids)
+function shown_tasks.refuse(c, tube, ids)
     return refuse_bytes(c, tube, ids, stored_tasks(tube, ids))
 end
 
@@ -133,7 +133,7 @@ local function peeked(c, tube, task, delivery)
 end
 
 -- Whether a task that is not taken is shown as it is stored, if it is ready: most are, and a table of each would cost much more.
-function shows_stored(c, tube)
+function shown_tasks.are_stored(c, tube)
     return not tube.o.paused and not tube.o.rate and not tube.o.subqueues and first_moment(S.expiry, tube, 2) > c.now
 end
 
@@ -145,7 +145,7 @@ local function is_complete(tube, task)
 end
 
 -- A stored task as a peek shows it, taken or not; `stored` is whether ready ones are shown as they are stored.
-function peeked_task(c, tube, task, is_taken, stored)
+function shown_tasks.peeked(c, tube, task, is_taken, stored)
     if stored and not is_taken and is_complete(tube, task) then
         return task
     end
@@ -162,7 +162,7 @@ verbs[9] = function(c, command)
     if refusal then
         return refusal
     end
-    local shown, stored, taken = {}, shows_stored(c, tube), nil
+    local shown, stored, taken = {}, shown_tasks.are_stored(c, tube), nil
     for place = 1, #ids do
         local id, task = ids[place], tasks[place]
         if not taken or taken < id or place > 1 and id < ids[place - 1] then
@@ -172,7 +172,7 @@ verbs[9] = function(c, command)
             local done = done_tasks.get(c, tube, id)
             shown[#shown + 1] = done and done_tasks.view(c, tube, done, true)
         else
-            shown[#shown + 1] = peeked_task(c, tube, task, taken == id, stored)
+            shown[#shown + 1] = shown_tasks.peeked(c, tube, task, taken == id, stored)
         end
     end
     return { REPLY.tasks, shown }
