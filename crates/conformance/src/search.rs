@@ -1,6 +1,6 @@
 //! Searches of payloads: which tasks a store finds for a text, and how many it compared.
 
-use taskyard_core::limits::{BATCH_TASKS_MAX, SEARCH_RUN_BYTES_MAX};
+use taskyard_core::limits::{BATCH_TASKS_MAX, SEARCH_RUN_BYTES_MAX, TASK_ID_MAX};
 use taskyard_core::search::required_run;
 use taskyard_core::{Body, Command, Error, Found, Kind, NewTask, Search, State, StateSet, Task};
 use taskyard_core::{TaskId, TubeName, TubeOptions};
@@ -144,10 +144,13 @@ pub async fn a_search_is_checked<H: Harness>(queue: H) {
         search(&tube, 0, BATCH_TASKS_MAX + 1, StateSet::ALL, b"x"),
         search(&tube, 0, 1, StateSet::ALL, b""),
         search(&tube, 0, 1, StateSet::ALL, &long),
+        search(&tube, TASK_ID_MAX + 1, 1, StateSet::ALL, b"x"),
     ] {
         let error = queue.refused(Command::Search(refused.clone())).await;
         assert!(matches!(error, Error::Invalid(_)), "{refused:?}: {error}");
     }
-    let found = queue.search(search(&tube, 0, 1, StateSet::ALL, &long[1..])).await;
-    assert_eq!(found, Found::default());
+    for first in [0, TASK_ID_MAX] {
+        let found = queue.search(search(&tube, first, 9, StateSet::ALL, &long[1..])).await;
+        assert_eq!(found, Found::default());
+    }
 }

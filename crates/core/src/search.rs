@@ -5,9 +5,11 @@
 
 use std::sync::Arc;
 
+use memchr::memmem;
+
 use crate::error::{Error, Result};
 use crate::finished::Finished;
-use crate::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX, SEARCH_RUN_BYTES_MAX};
+use crate::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX, SEARCH_RUN_BYTES_MAX, TASK_ID_MAX};
 use crate::reason::Reason;
 use crate::state::StateSet;
 use crate::task::{Task, TaskId};
@@ -60,6 +62,11 @@ impl Search {
             return Err(Error::Invalid(format!(
                 "a search needs between 1 and {SEARCH_RUN_BYTES_MAX} bytes, not {}",
                 self.run.len()
+            )));
+        }
+        if self.first.0 > TASK_ID_MAX {
+            return Err(Error::Invalid(format!(
+                "a search begins at an id of at most {TASK_ID_MAX}"
             )));
         }
         if (1..=BATCH_TASKS_MAX).contains(&self.count) {
@@ -115,6 +122,13 @@ impl Found {
         self.ranks.retain(|_| loaded.next().unwrap_or(false));
         self.tasks.retain(|task| task.body.is_some());
     }
+}
+
+/// How many of these tasks have the bytes in their payloads.
+pub fn count_with_run(tasks: &[Task], run: &[u8]) -> usize {
+    let run = memmem::Finder::new(run);
+    let bodies = tasks.iter().filter_map(|task| task.body.as_ref());
+    bodies.filter(|body| run.find(body.payload()).is_some()).count()
 }
 
 /// The refusal to show tasks of so many bytes in one reply.
@@ -186,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_text_of_a_string_is_required_as_it_is() {
-        for text in ["order 17", "größe", "x", "me@b.example", "user", "47 ", "\u{1}", "TRUE"] {
+        for text in ["order 17", "größe", "x", "me@b.example", "user", " 47", "\u{1}", "TRUE"] {
             assert_eq!(run(text), Some(text));
         }
     }

@@ -10,7 +10,7 @@ pub(super) const PART_FIRST: usize = 10;
 /// How many tasks a part has at most, as far as the store sends them.
 const PART_MAX: usize = 500;
 /// How many ids a part has at most, if the store compares payloads itself and sends few of them.
-const COMPARED_MAX: usize = 2_500;
+const COMPARED_MAX: usize = 1_000;
 /// About how many bytes the payloads of a part have: they are in memory at the same time.
 pub(super) const PART_BYTES: usize = 1 << 20;
 /// A part that takes longer is followed by a smaller one.

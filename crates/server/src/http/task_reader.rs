@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use taskyard_core::limits::LIST_TASKS_MAX;
+use taskyard_core::limits::{LIST_TASKS_MAX, TASK_ID_MAX};
+use taskyard_core::search::count_with_run;
 use taskyard_core::{
     Command, Error, Found, List, ListOrder, ListedTask, Reason, Reply, Search, State, Task, TaskId,
     TubeName,
@@ -20,6 +21,9 @@ use crate::app::unexpected_reply;
 
 /// At least one of this many consecutive ids has a task of the list, or the ids are listed first.
 const DENSE_SHARE: u64 = 4;
+
+/// A store compares payloads if at most one of this many is expected to have the bytes of a search.
+const SENT_SHARE: u64 = 4;
 
 /// Tasks that follow each other in a list.
 pub(super) struct Part {
@@ -54,6 +58,9 @@ pub(super) struct TaskReader {
     is_search: bool,
     /// Bytes that the payloads of all tasks have that the search may find.
     run: Option<Arc<[u8]>>,
+    /// Whether few of the tasks that follow are expected to have these bytes. Otherwise the store need not compare payloads, because it
+    /// sends most of them.
+    is_selective: bool,
     /// Whether most of the ids that follow are expected to have a task of the list.
     is_dense: bool,
     /// Listed and not read yet.
@@ -71,6 +78,7 @@ impl TaskReader {
             size: PartSize::first(),
             is_search: false,
             run: None,
+            is_selective: true,
             is_dense: false,
             listed: VecDeque::new(),
             is_last: false,
@@ -110,7 +118,7 @@ impl TaskReader {
         if !self.is_dense || self.is_last || !self.listed.is_empty() {
             return None;
         }
-        let first = after.0.checked_add(1)?;
+        let first = after.0.checked_add(1).filter(|first| *first <= TASK_ID_MAX)?;
         let end = first.checked_add(self.size.tasks().min(self.left) as u64)?;
         Some(first..end)
     }
@@ -118,19 +126,25 @@ impl TaskReader {
     /// The tasks of the list among these ids. The list goes on after the last of them: ids without a task may not have been given
     /// to one yet.
     async fn read_following(&mut self, app: &RequestApp, ids: Range<u64>) -> Result<Part, Refusal> {
-        let (found, read) = match (self.list.order, self.run.clone()) {
+        let run = self.run.clone().filter(|_| self.is_selective);
+        let (found, with_run, read) = match (self.list.order, run) {
             (ListOrder::Id { states, .. }, Some(run)) => {
                 let (tube, first) = (self.list.tube.clone(), TaskId(ids.start));
                 let count = (ids.end - ids.start) as usize;
                 let search = Search { tube, first, count, states, run };
-                self::search(app, search, &mut self.size).await?
+                let (found, read) = self::search(app, search, &mut self.size).await?;
+                let sent = found.tasks.len();
+                (found, sent, read)
             }
             _ => {
                 let ids: Vec<TaskId> = ids.map(TaskId).collect();
                 let (tasks, read) = peek(app, &self.list.tube, &ids, &mut self.size).await?;
-                (all_of(self.of_list(tasks)), read)
+                let tasks = self.of_list(tasks);
+                let with_run = self.run.as_ref().map_or(0, |run| count_with_run(&tasks, run));
+                (all_of(tasks), with_run, read)
             }
         };
+        self.is_selective = with_run as u64 * SENT_SHARE <= found.compared;
         self.is_dense = found.compared * DENSE_SHARE >= read as u64;
         if let Some(last) = found.last {
             self.list.order = after(self.list.order, 0, last);
