@@ -139,6 +139,12 @@ impl Http {
                 let answer: TasksAnswer = self.post(&tube, "peek", &request).await?;
                 Ok(Reply::Tasks(answer.into_tasks().map_err(refused)?))
             }
+            Command::Search(search) => {
+                search.check().map_err(refused)?;
+                let request = PeekRequest::new(&search.ids().collect::<Vec<_>>());
+                let answer: TasksAnswer = self.post(&search.tube, "peek", &request).await?;
+                Ok(Reply::Found(search.among(answer.into_tasks().map_err(refused)?)))
+            }
             Command::Positions { tube, ids } => {
                 let request = PositionsRequest::new(&ids);
                 let answer: PositionsAnswer = self.post(&tube, "positions", &request).await?;

@@ -74,6 +74,8 @@ macro_rules! conformance_suite {
             peek: missing_tasks_are_omitted, consecutive_ids_show_the_same_tasks,
                 a_peek_changes_nothing, a_task_shows_why_it_waits,
                 an_expired_task_is_not_shown_as_waiting, deliveries_show_their_holders;
+            search: payloads_with_the_bytes_are_found, a_search_selects_states,
+                a_search_counts_what_it_compares, a_search_is_checked;
             list: pages_by_id_follow_each_other, a_page_may_begin_after_a_removed_task,
                 states_are_selected, gaps_between_ids_are_skipped, expired_tasks_are_not_listed,
                 an_expired_task_does_not_hide_the_next,
@@ -209,6 +211,7 @@ mod tests {
         include_str!("done.rs"),
         include_str!("keys.rs"),
         include_str!("list.rs"),
+        include_str!("search.rs"),
         include_str!("naming.rs"),
         include_str!("touch.rs"),
         include_str!("delete.rs"),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
-    Body, Calls, Command, Error, Finish, FinishItem, Holder, Kind, Lease, ListedTask, NewTask,
-    Outcome, Placed, Position, Reply, Result, SessionId, Span, State, Take, Task, TaskId,
-    TubeChange, TubeName, TubeOptions, TubeStats,
+    Body, Calls, Command, Error, Finish, FinishItem, Found, Holder, Kind, Lease, ListedTask,
+    NewTask, Outcome, Placed, Position, Reply, Result, Search, SessionId, Span, State, Take, Task,
+    TaskId, TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
 use super::Harness;
@@ -332,6 +332,14 @@ pub(super) trait QueueCommands: Harness {
     async fn list(&self, list: Command) -> Vec<ListedTask> {
         match self.must(list).await {
             Reply::Listed(tasks) => tasks,
+            other => unexpected(other),
+        }
+    }
+
+    /// The tasks that a search found.
+    async fn search(&self, search: Search) -> Found {
+        match self.must(Command::Search(search)).await {
+            Reply::Found(found) => found,
             other => unexpected(other),
         }
     }

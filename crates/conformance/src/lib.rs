@@ -52,6 +52,7 @@ pub mod restart;
 pub mod retry;
 mod schedule_commands;
 pub mod schedules;
+pub mod search;
 pub mod sessions;
 pub mod stats;
 pub mod subqueue;

@@ -2,7 +2,7 @@
 
 use taskyard_core::{
     Command, Error, Finish, FinishItem, Holder, Kind, List, ListOrder, NewTask, RateLimit, Reply,
-    TaskId, TubeChange, TubeName, TubeOptions, TubeStats,
+    Search, StateSet, TaskId, TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
 use super::Harness;
@@ -119,6 +119,13 @@ pub async fn every_verb_refuses_an_unknown_tube<H: Harness>(queue: H) {
             order: ListOrder::Queue { after: None },
             limit: 1,
             key: None,
+        }),
+        Command::Search(Search {
+            tube: tube.clone(),
+            first: TaskId(0),
+            count: 1,
+            states: StateSet::ALL,
+            run: b"x".as_slice().into(),
         }),
         Command::Truncate { tube: tube.clone() },
         Command::ReleaseAll { tube: tube.clone() },

@@ -8,6 +8,7 @@ use crate::estimate::Position;
 use crate::failure::stored_error;
 use crate::key::{Key, KeyRequest};
 use crate::lease::Lease;
+use crate::search::{Found, Search};
 use crate::semaphore::{Priority, SemaphoreCommand, SemaphoreReply};
 use crate::session::SessionId;
 use crate::state::{State, StateSet};
@@ -121,6 +122,8 @@ pub enum Command {
     },
     /// Lists the tasks of a tube page by page. Replies with [`Reply::Listed`].
     List(List),
+    /// Shows those of a range of tasks whose payloads have certain bytes. Replies with [`Reply::Found`].
+    Search(Search),
     /// Shows where waiting tasks are in the queue, in the order of the ids; unknown tasks and those that
     /// do not wait are omitted. Replies with [`Reply::Positions`]; the engine adds the estimates.
     Positions {
@@ -444,6 +447,8 @@ pub enum Reply {
     Tasks(Vec<Task>),
     /// Reply to `List`.
     Listed(Vec<ListedTask>),
+    /// Reply to `Search`.
+    Found(Found),
     /// Reply to `Positions`.
     Positions(Vec<Position>),
     /// Reply to `JoinSession`.
@@ -473,6 +478,7 @@ impl Command {
             Command::Peek { .. } => "peek",
             Command::Deliveries { .. } => "deliveries",
             Command::List(_) => "list",
+            Command::Search(_) => "search",
             Command::Positions { .. } => "positions",
             Command::Truncate { .. } => "truncate",
             Command::ReleaseAll { .. } => "release_all",
@@ -496,6 +502,35 @@ impl Command {
                 command.tasks().iter().map(|task| task.body.footprint()).sum()
             }
             _ => 0,
+        }
+    }
+}
+
+impl Reply {
+    /// The tasks that it shows, of which a store may load the bodies later.
+    pub fn shown(&self) -> &[Task] {
+        match self {
+            Reply::Taken(tasks) | Reply::Tasks(tasks) => tasks,
+            Reply::Found(found) => &found.tasks,
+            _ => &[],
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn shown_mut(&mut self) -> &mut [Task] {
+        match self {
+            Reply::Taken(tasks) | Reply::Tasks(tasks) => tasks,
+            Reply::Found(found) => &mut found.tasks,
+            _ => &mut [],
+        }
+    }
+
+    /// Removes shown tasks without a body.
+    pub fn remove_unloaded(&mut self) {
+        match self {
+            Reply::Taken(tasks) | Reply::Tasks(tasks) => tasks.retain(|task| task.body.is_some()),
+            Reply::Found(found) => found.remove_unloaded(),
+            _ => {}
         }
     }
 }

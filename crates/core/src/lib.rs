@@ -25,6 +25,7 @@ pub mod reason;
 pub mod record;
 pub mod retry;
 pub mod schedule;
+pub mod search;
 pub mod semaphore;
 pub mod service;
 pub mod session;
@@ -75,6 +76,7 @@ pub use rate::{Bucket, RateLimit};
 pub use reason::Reason;
 pub use record::{Change, Record, StoredState};
 pub use retry::RetryPolicy;
+pub use search::{Found, Search};
 pub use semaphore::{
     EnqueueItem, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, Member,
     MemberCursor, MemberGroup, MemberInfo, MembersPage, Priority, SemaphoreChange,

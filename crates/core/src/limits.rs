@@ -20,6 +20,8 @@ pub const BATCH_TASKS_MAX: usize = 10_000;
 pub const BATCH_BYTES_MAX: usize = 64 << 20;
 /// Maximum number of tasks in one page of a list.
 pub const LIST_TASKS_MAX: usize = 1_000;
+/// Maximum number of bytes that a search asks a store to compare payloads with.
+pub const SEARCH_RUN_BYTES_MAX: usize = 256;
 /// Longest version of the client of a worker, in bytes.
 pub const CLIENT_VERSION_BYTES_MAX: usize = 32;
 /// Longest name of a worker, in bytes.

@@ -247,6 +247,7 @@ fn changes_something(command: &Command) -> bool {
         | Command::Peek { .. }
         | Command::Deliveries { .. }
         | Command::List(_)
+        | Command::Search(_)
         | Command::Positions { .. }
         | Command::JoinSession { .. } => false,
         Command::Semaphore(command) => changes_tasks(command),

@@ -78,6 +78,7 @@ pub(crate) fn items_of(command: &Command) -> usize {
         | Command::Peek { ids, .. }
         | Command::KickTasks { ids, .. } => ids.len(),
         Command::List(list) => list.limit,
+        Command::Search(search) => search.count,
         Command::Semaphore(command) => command.items(),
         _ => 1,
     };

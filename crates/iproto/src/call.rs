@@ -151,6 +151,7 @@ impl Call {
                 | Command::DropTube { tube }
                 | Command::CreateTube { tube, .. } => Some(tube),
                 Command::List(list) => Some(&list.tube),
+                Command::Search(search) => Some(&search.tube),
                 Command::Tubes { tube } => tube.as_ref(),
                 _ => None,
             },

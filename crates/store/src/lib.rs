@@ -214,14 +214,16 @@ pub fn fill(
     bodies: Vec<Option<Body>>,
 ) {
     for (missing, body) in unloaded.iter().zip(bodies) {
-        if let Ok(Reply::Taken(tasks) | Reply::Tasks(tasks)) = &mut replies[missing.reply] {
-            tasks[missing.item].body = body;
+        if let Ok(reply) = &mut replies[missing.reply]
+            && let Some(task) = reply.shown_mut().get_mut(missing.item)
+        {
+            task.body = body;
         }
     }
     // Once for each reply, because a batch may lack ten thousand bodies.
     for missing in unloaded.chunk_by(|a, b| a.reply == b.reply).filter_map(<[_]>::first) {
-        if let Ok(Reply::Taken(tasks) | Reply::Tasks(tasks)) = &mut replies[missing.reply] {
-            tasks.retain(|task| task.body.is_some());
+        if let Ok(reply) = &mut replies[missing.reply] {
+            reply.remove_unloaded();
         }
     }
 }

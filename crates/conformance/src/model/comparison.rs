@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
-    Command, Error, EventId, FinishItem, Grant, Holder, Lease, Machine, Outcome, Reply, Result,
-    SemaphoreReply, Span, State, Take, Task, TaskId, Timestamp, TubeName,
+    Command, Error, EventId, FinishItem, Found, Grant, Holder, Lease, Machine, Outcome, Reply,
+    Result, SemaphoreReply, Span, State, Take, Task, TaskId, Timestamp, TubeName,
 };
 
 use taskyard_store::Capabilities;
@@ -182,6 +182,24 @@ impl<H: Harness> Comparison<H> {
         matches!(seen, Ok(Reply::Tasks(tasks)) if !tasks.is_empty())
     }
 
+    /// A store may show tasks that it did not compare.
+    fn compare_found(
+        &mut self,
+        expected: &Found,
+        mut got: Found,
+    ) -> std::result::Result<(), Difference> {
+        same(expected.compared, got.compared, "the number of compared tasks")?;
+        same(expected.last, got.last, "the last compared task")?;
+        same(got.tasks.len(), got.ranks.len(), "the number of ranks")?;
+        let is_expected = |id| expected.tasks.iter().any(|task| task.id == id);
+        let mut kept =
+            got.tasks.iter().map(|task| is_expected(task.id)).collect::<Vec<_>>().into_iter();
+        got.ranks.retain(|_| kept.next().unwrap_or(false));
+        got.tasks.retain(|task| is_expected(task.id));
+        same(expected.ranks.as_slice(), got.ranks.as_slice(), "the ranks")?;
+        self.compare_tasks(&expected.tasks, got.tasks)
+    }
+
     fn compare(
         &mut self,
         expected: &Result<Reply>,
@@ -197,6 +215,9 @@ impl<H: Harness> Comparison<H> {
             }
             (Ok(Reply::Tasks(expected)), Ok(Reply::Tasks(got))) => {
                 self.compare_tasks(expected, got)
+            }
+            (Ok(Reply::Found(expected)), Ok(Reply::Found(got))) => {
+                self.compare_found(expected, got)
             }
             (Ok(Reply::Positions(expected)), Ok(Reply::Positions(got))) => {
                 same(expected.as_slice(), without_estimates(got).as_slice(), "the positions")

@@ -7,7 +7,7 @@ use fastrand::Rng;
 use taskyard_core::{
     Body, Command, EnqueueItem, Finish, FinishItem, GrantFinish, GrantItem, HeldKey, Holder, Key,
     KeyRequest, Kind, Lease, List, ListOrder, NewTask, OnConflict, Outcome, Priority, Reply,
-    ScheduleName, SemaphoreChange, SemaphoreCommand, SemaphoreKey, SessionId, Span, State,
+    ScheduleName, Search, SemaphoreChange, SemaphoreCommand, SemaphoreKey, SessionId, Span, State,
     StateSet, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
 };
 
@@ -196,7 +196,8 @@ impl TubeScript {
             810..840 => Command::Peek { ids: self.ids(&tube), tube },
             840..860 => Command::Positions { ids: self.ids(&tube), tube },
             860..865 => Command::Deliveries { tube, count: self.rng.usize(0..5) },
-            865..870 => self.list(tube),
+            865..868 => self.list(tube),
+            868..870 => self.search(tube),
             870..890 => Command::Tubes { tube: self.rng.bool().then_some(tube) },
             890..915 => Command::AlterTube { tube, change: self.change() },
             915..920 => Command::Truncate { tube },
@@ -427,6 +428,15 @@ impl TubeScript {
 
     fn session(&mut self) -> SessionId {
         SessionId([self.rng.u8(1..=SESSIONS); 16])
+    }
+
+    /// A search among a few tasks.
+    fn search(&mut self, tube: TubeName) -> Command {
+        let states = StateSet::from_bits(self.rng.u8(1..32)).unwrap_or(StateSet::ALL);
+        let first = TaskId(self.id(&tube).0.saturating_sub(self.rng.u64(0..30)));
+        let run = [self.rng.u8(0xa0..0xa4), self.rng.u8(b'a'..b'e')];
+        let run = run[self.rng.usize(0..2)..].into();
+        Command::Search(Search { tube, first, count: self.rng.usize(1..40), states, run })
     }
 
     /// A page of a list that may begin anywhere.

@@ -95,6 +95,7 @@ fn other_action(command: &Command) -> Option<AuditedAction<'_>> {
         | Command::Peek { .. }
         | Command::Deliveries { .. }
         | Command::List(_)
+        | Command::Search(_)
         | Command::Positions { .. }
         | Command::JoinSession { .. }
         | Command::LeaveSession { .. }

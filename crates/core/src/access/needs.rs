@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::verb::{AccessVerb, VerbSet};
 use crate::command::{AfterFailure, Command, Finish, FinishItem, Holder, List};
+use crate::search::Search;
 use crate::semaphore::SemaphoreCommand;
 use crate::stored_schedule::ScheduleCommand;
 use crate::tube::TubeChange;
@@ -75,7 +76,9 @@ pub fn for_each_need<'a, E>(
             }
             (Verb::Delete, tube)
         }
-        Command::Peek { tube, .. } | Command::List(List { tube, .. }) => {
+        Command::Peek { tube, .. }
+        | Command::List(List { tube, .. })
+        | Command::Search(Search { tube, .. }) => {
             check(Verb::ShowHolders, Tube(tube.as_str()))?;
             (Verb::Peek, tube)
         }

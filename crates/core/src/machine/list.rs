@@ -158,7 +158,7 @@ fn listed(slot: &Slot) -> ListedTask {
 }
 
 /// Whether the next tick removes it.
-fn is_expired(slot: &Slot, now: Timestamp) -> bool {
+pub(super) fn is_expired(slot: &Slot, now: Timestamp) -> bool {
     match slot.state {
         SlotState::Taken(_) | SlotState::Delayed(_) | SlotState::Scheduled(_) => false,
         SlotState::Ready(_) | SlotState::Gated(_) | SlotState::Buried { .. } => slot.expires <= now,

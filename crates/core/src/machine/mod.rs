@@ -123,6 +123,7 @@ impl Machine {
             Command::Deliveries { tube, count } => self.deliveries(now, &tube, count),
             Command::Positions { tube, ids } => self.positions(now, &tube, &ids),
             Command::List(list) => self.list(now, &list),
+            Command::Search(search) => self.search(now, &search),
             Command::Truncate { tube } => self.truncate(now, &tube),
             Command::ReleaseAll { tube } => self.release_all(now, &tube),
             Command::JoinSession { session, create } => self.join_session(now, session, create),

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use memchr::memmem;
+
 use crate::command::Reply;
 use crate::done::DoneTask;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::finished::Finished;
 use crate::limits::BATCH_BYTES_MAX;
 use crate::reason::Reason;
 use crate::record::{Record, StoredState};
+use crate::search::{Found, Search, shown_too_large};
 use crate::slots::{Slot, SlotState};
 use crate::state::State;
 use crate::task::{Task, TaskId};
@@ -18,6 +21,7 @@ use crate::tube::TubeName;
 
 use super::Machine;
 use super::finish::check_batch;
+use super::list::is_expired;
 use super::tubes::Tube;
 
 impl Tube {
@@ -31,6 +35,19 @@ impl Tube {
         let slot = self.tasks.get(id)?;
         let ready_since = slot.delivery().map(|delivery| delivery.since);
         Some(self.view_found(now, slot, ready_since))
+    }
+
+    /// A task with all that a peek shows.
+    fn peeked(&self, now: Timestamp, id: TaskId) -> Option<Task> {
+        if let Some(done) = self.tasks.done().kept(&self.options, now, id) {
+            return Some(view_kept(done));
+        }
+        let semaphore_priority = self.tasks.semaphore_priority(id);
+        let (worker, failures) = (self.worker(id), self.tasks.failures(id).cloned());
+        let task = self.view_with_due(now, id)?;
+        let key = self.tasks.keys().of(id).map(|held| held.key.clone());
+        let attempts_max = self.tasks.attempts_max(id);
+        Some(Task { semaphore_priority, key, attempts_max, worker, failures, ..task })
     }
 
     /// The worker that holds a task, if it gave its name.
@@ -70,12 +87,7 @@ impl Tube {
         if size <= BATCH_BYTES_MAX {
             return Ok(());
         }
-        Err(Error::TooLarge {
-            what: "the size of the tasks to show, in bytes,",
-            size,
-            limit: BATCH_BYTES_MAX,
-            advice: "ask for fewer at a time",
-        })
+        Err(shown_too_large(size))
     }
 
     fn reason(&self, now: Timestamp, slot: &Slot) -> Reason {
@@ -173,18 +185,34 @@ impl Machine {
         let tube = &self.tubes[self.number(name)?];
         check_batch(ids.len())?;
         tube.check_shown(ids.iter().copied())?;
-        let view = |id: &TaskId| {
-            if let Some(done) = tube.tasks.done().kept(&tube.options, now, *id) {
-                return Some(view_kept(done));
+        Ok(Reply::Tasks(ids.iter().filter_map(|id| tube.peeked(now, *id)).collect()))
+    }
+
+    pub(super) fn search(&self, now: Timestamp, search: &Search) -> Result<Reply> {
+        search.check()?;
+        let tube = &self.tubes[self.number(&search.tube)?];
+        let run = memmem::Finder::new(&*search.run);
+        let mut found = Found::default();
+        for id in search.ids().take_while(|id| id.0 < tube.next_id) {
+            let (state, bytes, body) = match tube.tasks.get(id) {
+                Some(slot) if is_expired(slot, now) => continue,
+                Some(slot) => (slot.state(), u64::from(slot.body_bytes), slot.body.as_ref()),
+                None => match tube.tasks.done().kept(&tube.options, now, id) {
+                    Some(done) => (State::Done, done_bytes(done) as u64, done.record.body.as_ref()),
+                    None => continue,
+                },
+            };
+            if !search.states.contains(state) {
+                continue;
             }
-            let semaphore_priority = tube.tasks.semaphore_priority(*id);
-            let (worker, failures) = (tube.worker(*id), tube.tasks.failures(*id).cloned());
-            let task = tube.view_with_due(now, *id)?;
-            let key = tube.tasks.keys().of(*id).map(|held| held.key.clone());
-            let attempts_max = tube.tasks.attempts_max(*id);
-            Some(Task { semaphore_priority, key, attempts_max, worker, failures, ..task })
-        };
-        Ok(Reply::Tasks(ids.iter().filter_map(view).collect()))
+            found.count(id, bytes);
+            // A body on disk is compared by the caller.
+            if body.is_none_or(|body| run.find(body.payload()).is_some()) {
+                tube.peeked(now, id).into_iter().for_each(|task| found.add(task));
+            }
+        }
+        found.check_bytes()?;
+        Ok(Reply::Found(found))
     }
 
     pub(super) fn deliveries(

@@ -60,8 +60,8 @@ impl Machine {
     pub(super) fn show_wall_time(&self, reply: &mut Reply) {
         let by = self.wall_ahead;
         match reply {
-            Reply::Taken(tasks) | Reply::Tasks(tasks) => {
-                tasks.iter_mut().for_each(|task| show_task(task, by));
+            Reply::Taken(_) | Reply::Tasks(_) | Reply::Found(_) => {
+                reply.shown_mut().iter_mut().for_each(|task| show_task(task, by));
             }
             Reply::Finished(outcomes) => {
                 for outcome in outcomes {

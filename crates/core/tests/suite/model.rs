@@ -89,6 +89,20 @@ impl Model {
                 list.check()?;
                 Ok(Reply::Listed(self.tube(&list.tube)?.list(now, &list)))
             }
+            Command::Search(search) => {
+                search.check()?;
+                let tube = self.tube(&search.tube)?;
+                let tasks = search.ids().filter_map(|id| tube.view_whole(now, id)).collect();
+                let mut found = search.among(tasks);
+                let has_run = |task: &Task| {
+                    let payload = task.body.as_ref().map_or(&[][..], Body::payload);
+                    payload.windows(search.run.len()).any(|bytes| bytes == &*search.run)
+                };
+                let mut kept = found.tasks.iter().map(has_run).collect::<Vec<_>>().into_iter();
+                found.ranks.retain(|_| kept.next().unwrap());
+                found.tasks.retain(has_run);
+                Ok(Reply::Found(found))
+            }
             Command::Positions { tube, ids } => {
                 let tube = self.tube(&tube)?;
                 let positions = ids.iter().filter_map(|id| tube.position(now, *id));

@@ -102,6 +102,13 @@ impl Steps {
         Command::List(List { tube, order, limit: self.rng.usize(..6), key })
     }
 
+    fn search(&mut self, tube: TubeName) -> Command {
+        let states = StateSet::from_bits(self.rng.u8(..32)).unwrap();
+        let (count, run) = (self.rng.usize(..12), self.rng.usize(..3));
+        let run = std::iter::repeat_with(|| self.rng.u8(..3)).take(run).collect();
+        Command::Search(Search { tube, first: self.id(), count, states, run })
+    }
+
     fn command(&mut self) -> Command {
         let tube = self.tube();
         match self.rng.u8(..100) {
@@ -118,6 +125,7 @@ impl Steps {
             }
             70..73 => Command::Delete { tube, ids: self.ids(), show: true },
             73..75 => Command::Peek { tube, ids: self.ids() },
+            75 if self.rng.u8(..3) == 0 => self.search(tube),
             75 if self.rng.bool() => Command::Positions { tube, ids: self.ids() },
             75 => Command::Deliveries { tube, count: self.rng.usize(..4) },
             76 if self.rng.bool() => self.list(tube),

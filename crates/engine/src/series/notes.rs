@@ -130,6 +130,7 @@ impl Notes {
             | Command::Peek { .. }
             | Command::Deliveries { .. }
             | Command::List(_)
+            | Command::Search(_)
             | Command::Positions { .. }
             | Command::JoinSession { .. }
             | Command::ConfigureSessions { .. }

@@ -2,8 +2,8 @@
 
 use taskyard_core::failure::stored_error;
 use taskyard_core::{
-    AfterFailure, Command, Fail, Finish, FinishItem, Holder, Lease, List, ListOrder, StateSet,
-    Take, TaskId,
+    AfterFailure, Command, Fail, Finish, FinishItem, Holder, Lease, List, ListOrder, Search,
+    StateSet, Take, TaskId,
 };
 
 use super::row::{
@@ -37,6 +37,7 @@ const LIST: u64 = 19;
 const KICK_TASKS: u64 = 20;
 const SCHEDULE: u64 = 21;
 const POSITIONS: u64 = 22;
+const SEARCH: u64 = 23;
 
 pub(super) fn write(out: &mut Out, command: &Command) {
     let number = number(command);
@@ -80,6 +81,7 @@ pub(super) fn write(out: &mut Out, command: &Command) {
             row.tube(tube).uint(*count as u64);
         }
         Command::List(list) => write_list(&mut row, list),
+        Command::Search(search) => write_search(&mut row, search),
         Command::JoinSession { session, create } => {
             row.session(*session).bool(*create);
         }
@@ -118,6 +120,7 @@ const fn number(command: &Command) -> u64 {
         Command::Peek { .. } => PEEK,
         Command::Deliveries { .. } => DELIVERIES,
         Command::List(_) => LIST,
+        Command::Search(_) => SEARCH,
         Command::Positions { .. } => POSITIONS,
         Command::Truncate { .. } => TRUNCATE,
         Command::ReleaseAll { .. } => RELEASE_ALL,
@@ -164,6 +167,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Command> {
         PEEK => Command::Peek { tube: row.tube()?, ids: row.values(read_id)? },
         DELIVERIES => Command::Deliveries { tube: row.tube()?, count: row.usize()? },
         LIST => Command::List(read_list(row)?),
+        SEARCH => Command::Search(read_search(row)?),
         POSITIONS => Command::Positions { tube: row.tube()?, ids: row.values(read_id)? },
         TRUNCATE => Command::Truncate { tube: row.tube()? },
         RELEASE_ALL => Command::ReleaseAll { tube: row.tube()? },
@@ -223,16 +227,38 @@ fn read_list(row: &mut RowReader<'_, '_>) -> RowResult<List> {
     let (states, pri) = (row.optional_uint()?, row.optional_uint()?);
     let id = row.optional_uint()?.map(TaskId);
     let order = match (states, pri) {
-        (Some(bits), None) => {
-            let states = u8::try_from(bits).ok().and_then(StateSet::from_bits);
-            let unknown = RowError("a state that this version does not know");
-            ListOrder::Id { states: states.ok_or(unknown)?, after: id }
-        }
+        (Some(bits), None) => ListOrder::Id { states: states_of(bits)?, after: id },
         (None, pri) if pri.is_some() == id.is_some() => ListOrder::Queue { after: pri.zip(id) },
         _ => return Err(RowError("a list that begins nowhere")),
     };
     let key = row.optional_text()?.map(task::key_of).transpose()?;
     Ok(List { tube, order, limit, key })
+}
+
+fn states_of(bits: u64) -> RowResult<StateSet> {
+    let states = u8::try_from(bits).ok().and_then(StateSet::from_bits);
+    states.ok_or(RowError("a state that this version does not know"))
+}
+
+fn write_search(row: &mut RowWriter<'_>, search: &Search) {
+    row.tube(&search.tube)
+        .uint(search.first.0)
+        .uint(search.count as u64)
+        .uint(search.states.bits().into())
+        .field(|out| pack::bin(out, &search.run));
+}
+
+fn read_search(row: &mut RowReader<'_, '_>) -> RowResult<Search> {
+    Ok(Search {
+        tube: row.tube()?,
+        first: TaskId(row.uint()?),
+        count: row.usize()?,
+        states: states_of(row.uint()?)?,
+        run: match row.value()? {
+            Value::Bin(run) => run.into(),
+            _ => return Err(RowError("the bytes of a search are binary")),
+        },
+    })
 }
 
 fn write_id(out: &mut Out, id: &TaskId) {

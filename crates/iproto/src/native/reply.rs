@@ -1,7 +1,7 @@
 //! Encodes and decodes replies.
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
-use taskyard_core::{Error, ListedTask, Outcome, Placed, Reply, State, TaskId};
+use taskyard_core::{Error, Found, ListedTask, Outcome, Placed, Reply, State, TaskId};
 
 use super::row::{RowError, RowReader, RowResult, RowWriter};
 use super::{error, position, schedule, semaphore, task, tube};
@@ -30,6 +30,8 @@ const LISTED: u64 = 14;
 const SCHEDULE: u64 = 16;
 /// Positions of tasks.
 const POSITIONS: u64 = 17;
+/// Tasks that a search found.
+const FOUND: u64 = 18;
 /// An error instead of a reply.
 pub(super) const REFUSED: u64 = 15;
 
@@ -45,6 +47,7 @@ pub(super) fn write(out: &mut Out, reply: &Reply) {
         Reply::Kicked(count) => row.uint(KICKED).uint(*count),
         Reply::Tasks(tasks) => row.uint(TASKS).list(tasks, task::write),
         Reply::Listed(tasks) => row.uint(LISTED).list(tasks, write_listed),
+        Reply::Found(found) => write_found(row.uint(FOUND), found),
         Reply::Positions(all) => row.uint(POSITIONS).list(all, position::write),
         Reply::Session(session) => row.uint(SESSION).session(*session),
         Reply::Semaphore(reply) => {
@@ -88,6 +91,7 @@ fn read_number(row: &mut RowReader<'_, '_>, number: u64) -> RowResult<Result<Rep
         KICKED => Reply::Kicked(row.uint()?),
         TASKS => Reply::Tasks(row.rows(task::read)?),
         LISTED => Reply::Listed(row.rows(read_listed)?),
+        FOUND => Reply::Found(read_found(row)?),
         POSITIONS => Reply::Positions(row.rows(position::read)?),
         SESSION => Reply::Session(row.session()?),
         TICKED => Reply::Ticked(row.usize()?),
@@ -116,6 +120,28 @@ fn write_listed(out: &mut Out, task: &ListedTask) {
 
 fn read_listed(row: &mut RowReader<'_, '_>) -> RowResult<ListedTask> {
     Ok(ListedTask { id: TaskId(row.uint()?), pri: row.uint()? })
+}
+
+fn write_found<'r, 'o>(row: &'r mut RowWriter<'o>, found: &Found) -> &'r mut RowWriter<'o> {
+    row.list(&found.tasks, task::write)
+        .list(&found.ranks, |out, rank| pack::uint(out, *rank))
+        .uint(found.compared)
+        .optional(found.last.map(|id| id.0), pack::uint)
+        .uint(found.bytes)
+}
+
+fn read_found(row: &mut RowReader<'_, '_>) -> RowResult<Found> {
+    let found = Found {
+        tasks: row.rows(task::read)?,
+        ranks: row.values(|row| row.uint())?,
+        compared: row.uint()?,
+        last: row.optional_uint()?.map(TaskId),
+        bytes: row.uint()?,
+    };
+    if found.ranks.len() != found.tasks.len() {
+        return Err(RowError("tasks of a search without their ranks"));
+    }
+    Ok(found)
 }
 
 fn read_run(row: &mut RowReader<'_, '_>) -> RowResult<Vec<Placed>> {

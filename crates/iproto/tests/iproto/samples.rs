@@ -9,11 +9,12 @@ use taskyard_core::command::TubeInfo;
 use taskyard_core::failure::stored_error;
 use taskyard_core::{
     AfterFailure, Basis, Body, Calls, CatchUp, Command, Counts, Error, Estimate, Fail, Failure,
-    Failures, Finish, FinishItem, Finished, Forecast, HeldKey, Holder, Key, KeyRequest, Kind,
-    Lease, List, ListOrder, ListedTask, NewTask, NoEstimate, OnConflict, Outcome, Overlap, Placed,
-    Position, Priority, RateLimit, Reason, Reply, RetryPolicy, ScheduleCommand, ScheduleName,
-    ScheduleReply, SemaphoreKey, SessionId, Span, State, StateSet, StoredSchedule,
-    SubqueuePosition, Take, Task, TaskId, Timestamp, TubeChange, TubeName, TubeOptions, TubeStats,
+    Failures, Finish, FinishItem, Finished, Forecast, Found, HeldKey, Holder, Key, KeyRequest,
+    Kind, Lease, List, ListOrder, ListedTask, NewTask, NoEstimate, OnConflict, Outcome, Overlap,
+    Placed, Position, Priority, RateLimit, Reason, Reply, RetryPolicy, ScheduleCommand,
+    ScheduleName, ScheduleReply, Search, SemaphoreKey, SessionId, Span, State, StateSet,
+    StoredSchedule, SubqueuePosition, Take, Task, TaskId, Timestamp, TubeChange, TubeName,
+    TubeOptions, TubeStats,
 };
 
 /// The seed is fixed, so that a failure is the same everywhere; the fuzz targets test further
@@ -272,6 +273,17 @@ pub fn command() -> impl Strategy<Value = Command> {
         (tube(), any::<usize>()).prop_map(|(tube, count)| Command::Deliveries { tube, count }),
         (tube(), list_order(), any::<usize>(), option::of(unique_key()))
             .prop_map(|(tube, order, limit, key)| Command::List(List { tube, order, limit, key })),
+        (tube(), any::<u64>(), any::<usize>(), 0u8..32, prop::collection::vec(any::<u8>(), 0..9))
+            .prop_map(|(tube, first, count, states, run)| {
+                let states = StateSet::from_bits(states).unwrap();
+                Command::Search(Search {
+                    tube,
+                    first: TaskId(first),
+                    count,
+                    states,
+                    run: run.into(),
+                })
+            }),
         tube().prop_map(|tube| Command::Truncate { tube }),
         tube().prop_map(|tube| Command::ReleaseAll { tube }),
         (session(), any::<bool>())
@@ -534,6 +546,11 @@ pub fn reply() -> impl Strategy<Value = Reply> {
         any::<u64>().prop_map(Reply::Kicked),
         tasks().prop_map(Reply::Tasks),
         prop::collection::vec(listed(), 0..4).prop_map(Reply::Listed),
+        (tasks(), any::<[u64; 3]>(), any::<bool>()).prop_map(|(tasks, numbers, some)| {
+            let [rank, compared, bytes] = numbers;
+            let (ranks, last) = (vec![rank; tasks.len()], some.then_some(TaskId(rank)));
+            Reply::Found(Found { tasks, ranks, compared, last, bytes })
+        }),
         prop::collection::vec(position(), 0..4).prop_map(Reply::Positions),
         session().prop_map(Reply::Session),
         any::<usize>().prop_map(Reply::Ticked),

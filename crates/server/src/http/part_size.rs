@@ -7,8 +7,10 @@ use taskyard_core::Span;
 
 /// How many tasks the first part has, before anything is known of their payloads.
 pub(super) const PART_FIRST: usize = 10;
-/// How many tasks a part has at most.
+/// How many tasks a part has at most, as far as the store sends them.
 const PART_MAX: usize = 500;
+/// How many ids a part has at most, if the store compares payloads itself and sends few of them.
+const COMPARED_MAX: usize = 1_000;
 /// About how many bytes the payloads of a part have: they are in memory at the same time.
 pub(super) const PART_BYTES: usize = 1 << 20;
 /// A part that takes longer is followed by a smaller one.
@@ -30,7 +32,9 @@ pub(super) struct PartSize {
 pub(super) struct MeasuredPart {
     /// How many ids were looked up.
     pub ids: usize,
-    /// The bytes of their payloads.
+    /// How many tasks the store sent.
+    pub tasks: usize,
+    /// The bytes of the payloads that were read.
     pub bytes: usize,
     /// How long it took until its tasks could be compared.
     pub took: Span,
@@ -50,7 +54,9 @@ impl PartSize {
     /// Sets the size of the next part after this one.
     pub fn record(&mut self, part: MeasuredPart) {
         let by_time = self.by_time(part);
-        self.tasks = by_time.min(within_bytes(part.ids, part.bytes)).clamp(1, PART_MAX);
+        let by_tasks = (part.ids.saturating_mul(PART_MAX) / part.tasks.max(1)).max(PART_MAX);
+        let most = by_tasks.min(COMPARED_MAX);
+        self.tasks = by_time.min(within_bytes(part.ids, part.bytes)).clamp(1, most);
     }
 
     /// The size that the time of a part allows. Half of a slow part that takes about as long shows that something else takes the
@@ -93,7 +99,7 @@ mod tests {
         let part = |_| {
             let ids = size.tasks();
             let took = Span::from_micros(latency + task * ids as i64);
-            size.record(MeasuredPart { ids, bytes: bytes * ids, took });
+            size.record(MeasuredPart { ids, tasks: ids, bytes: bytes * ids, took });
             ids
         };
         (0..8).map(part).collect()
@@ -131,11 +137,27 @@ mod tests {
         let mut size = PartSize { tasks: 1, slow: None };
         let part = |_| {
             let ids = size.tasks();
-            size.record(MeasuredPart { ids, bytes: 100 * ids, took: Span::from_micros(6_000) });
+            let took = Span::from_micros(6_000);
+            size.record(MeasuredPart { ids, tasks: ids, bytes: 100 * ids, took });
             ids
         };
         let sizes: Vec<usize> = (0..10).map(part).collect();
         assert_eq!(sizes, [1, 1, 2, 1, 8, 4, 32, 16, 128, 64]);
+    }
+
+    #[test]
+    fn parts_of_which_the_store_sends_few_tasks_have_more_ids() {
+        let next = |ids, tasks| {
+            let mut size = PartSize { tasks: ids, slow: None };
+            let took = Span::from_micros(500);
+            size.record(MeasuredPart { ids, tasks, bytes: 100 * ids, took });
+            size.tasks()
+        };
+        assert_eq!(
+            [next(500, 0), next(500, 1), next(500, 250), next(500, 500)],
+            [COMPARED_MAX, COMPARED_MAX, 1_000, PART_MAX]
+        );
+        assert_eq!(next(COMPARED_MAX, COMPARED_MAX), PART_MAX);
     }
 
     #[test]

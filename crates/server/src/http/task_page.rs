@@ -1,7 +1,7 @@
 //! Finds the tasks that meet a filter, and reads them page by page.
 //!
-//! What a query asks for beyond states and key is compared here, so a store needs no code for it. A search is a sequence of short
-//! commands, between which others run.
+//! What a query asks for beyond states and key is compared here, so a store needs no code for it; it may leave out tasks that cannot
+//! match. A search is a sequence of short commands, between which others run.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -56,7 +56,7 @@ impl Scan {
         let (left, order) = (list.limit, list.order);
         let reader = match filter.is_empty() {
             true => TaskReader::of_page(list),
-            false => TaskReader::of_search(list, SCANNED_MAX),
+            false => TaskReader::of_search(list, SCANNED_MAX, filter.required_run()),
         };
         let matches = Matches { filter, left, order, is_last: false, scanned: 0 };
         Scan { reader, matches }
@@ -88,19 +88,20 @@ pub(super) struct Matches {
 impl Matches {
     /// The tasks of a part that meet the filter.
     fn among(&mut self, part: Part) -> Vec<Task> {
-        let mut found = Vec::new();
-        for task in part.tasks {
+        let (mut found, before) = (Vec::new(), self.scanned);
+        for (task, rank) in part.tasks.into_iter().zip(part.ranks) {
             if self.left == 0 {
                 // The rest belongs to the next search.
                 return found;
             }
-            self.order = after(self.order, task.pri, task.id);
-            self.scanned += 1;
             if self.filter.matches(&task) {
+                self.order = after(self.order, task.pri, task.id);
+                self.scanned = before + rank;
                 self.left -= 1;
                 found.push(task);
             }
         }
+        self.scanned = before + part.read;
         self.order = part.end;
         self.is_last = part.is_last;
         found

@@ -4,9 +4,9 @@ use taskyard_core::access::{NamePattern, Permissions, Role};
 use taskyard_core::tube::Kind;
 use taskyard_core::{
     Body, Command, EnqueueItem, EventId, Finish, FinishItem, GrantFinish, GrantItem, Holder, Lease,
-    List, ListOrder, MemberGroup, NewTask, ScheduleCommand, ScheduleName, SemaphoreChange,
-    SemaphoreCommand, SemaphoreKey, SessionId, Span, Take, TaskId, Timestamp, TubeChange, TubeName,
-    TubeOptions,
+    List, ListOrder, MemberGroup, NewTask, ScheduleCommand, ScheduleName, Search, SemaphoreChange,
+    SemaphoreCommand, SemaphoreKey, SessionId, Span, StateSet, Take, TaskId, Timestamp, TubeChange,
+    TubeName, TubeOptions,
 };
 use taskyard_iproto::{Fault, encode_execute, parse_reply};
 
@@ -32,6 +32,11 @@ const SESSION: SessionId = SessionId([7; 16]);
 
 fn next_tasks() -> List {
     List { tube: tube(), order: ListOrder::Queue { after: None }, limit: 10, key: None }
+}
+
+fn search() -> Search {
+    let states = StateSet::UNFINISHED;
+    Search { tube: tube(), first: TaskId(0), count: 10, states, run: b"x".as_slice().into() }
 }
 
 /// Lists the cases of each command of an enum. A new command does not compile until it is listed here, with a case.
@@ -110,6 +115,7 @@ cases!(tube_cases, name_of_command, Command, std::convert::identity, {
         (Command::Positions { tube: tube(), ids: ids() }, "rpcoa", Named),
     ],
     Command::List(_) => [(Command::List(next_tasks()), "oa", Named)],
+    Command::Search(_) => [(Command::Search(search()), "oa", Named)],
     Command::Truncate { .. } => [(Command::Truncate { tube: tube() }, "oa", Named)],
     Command::ReleaseAll { .. } => [(Command::ReleaseAll { tube: tube() }, "oa", Named)],
     Command::JoinSession { .. } => [

@@ -9,6 +9,7 @@ use taskyard_core::{
 };
 use taskyard_engine::{Engine, ManualClock, Settings};
 use taskyard_store::{BodyKey, Capabilities, Executed, MemoryStore, Pending, Store};
+use taskyard_wire::json_to_msgpack;
 
 use crate::fixture::Fixture;
 
@@ -185,7 +186,7 @@ struct SlowStore {
     peeks: Arc<Mutex<Vec<Peeked>>>,
 }
 
-/// A peek: the number of ids, and the bytes of the payloads.
+/// A peek or a search: the number of ids, and the bytes of the payloads that it reads.
 #[derive(Clone, Copy, Debug)]
 struct Peeked {
     ids: usize,
@@ -208,6 +209,7 @@ impl Store for SlowStore {
     fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
         let peeked = commands.iter().find_map(|command| match command {
             Command::Peek { ids, .. } => Some(ids.len()),
+            Command::Search(search) => Some(search.count),
             _ => None,
         });
         Box::pin(async move {
@@ -235,7 +237,11 @@ impl Store for SlowStore {
 }
 
 fn payload_bytes(reply: &Result<Reply, Error>) -> usize {
-    let Ok(Reply::Tasks(tasks)) = reply else { return 0 };
+    let tasks = match reply {
+        Ok(Reply::Tasks(tasks)) => tasks,
+        Ok(Reply::Found(found)) => return found.bytes as usize,
+        _ => return 0,
+    };
     tasks.iter().filter_map(|task| Some(task.body.as_ref()?.payload().len())).sum()
 }
 
@@ -266,7 +272,7 @@ async fn a_peek_of_a_search_carries_a_few_mebibytes() {
 /// The parts of a search were limited by the number of tasks alone, however long a store took for one.
 #[tokio::test]
 async fn a_peek_of_a_search_takes_a_few_milliseconds() {
-    for (task_micros, ids_max) in [(1, 500), (50, 100), (1_000, 10)] {
+    for (task_micros, ids_max) in [(1, 1_000), (50, 100), (1_000, 10)] {
         let (fixture, peeks) = SlowStore::serve(task_micros).await;
         let tasks: Vec<_> = (0..5_100).map(|n| json!({ "data": n })).collect();
         fixture.done("/v1/tubes/mail/put", json!({ "tasks": tasks })).await;
@@ -278,6 +284,63 @@ async fn a_peek_of_a_search_takes_a_few_milliseconds() {
         assert_eq!(largest, Some(ids_max), "{task_micros}: {peeks:?}");
         let too_long = peeks.iter().filter(|peek| peek.ids as i64 * task_micros > 5_000).count();
         assert!(too_long <= 1, "{task_micros}: {peeks:?}");
+    }
+}
+
+/// Texts are compared with payloads and with their JSON, whether or not they have bytes that a payload must have.
+#[tokio::test]
+async fn a_text_is_found_in_payloads_and_in_their_json() {
+    let fixture = Fixture::new().await;
+    let data = [
+        json!({ "name": "Ada \"the first\"", "number": 4711, "urgent": true }),
+        json!("one\ntwo\u{1f}six"),
+        json!(["größe", [null, { "deep": [-1.5e-7] }]]),
+        json!({ "path": "C:\\new\\table", "number": 174 }),
+        json!("nothing"),
+    ];
+    let tasks: Vec<_> = data.iter().map(|data| json!({ "data": data })).collect();
+    // More tasks follow, so that most are read without a list of their ids.
+    let others = (0..1_500).map(|n| json!({ "data": format!("task {n}") }));
+    let tasks: Vec<_> = others.clone().chain(tasks).chain(others).collect();
+    for tasks in tasks.chunks(1_000) {
+        fixture.done("/v1/tubes/mail/put", json!({ "tasks": tasks })).await;
+    }
+    let texts = [
+        "4711",
+        "471",
+        "true",
+        "null",
+        "Ada",
+        "\\\"the first",
+        "\"the first",
+        "{\"name\":\"A",
+        "one\\ntwo",
+        "two\\u001fsix",
+        "u001fsix",
+        "ntwo",
+        "größe",
+        "1.5e-7",
+        "deep\":[-1",
+        "\\\\new",
+        "\\new",
+        "table\",\"n",
+        "othing",
+        "task 7",
+        "no payload contains this",
+        "]",
+        "\",\"",
+    ];
+    for text in texts {
+        let encoded: String = text.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let contains = |(id, task): (usize, &Value)| {
+            let json = task["data"].to_string();
+            let payload = json_to_msgpack(&json).unwrap();
+            let is_raw = payload.windows(text.len()).any(|bytes| bytes == text.as_bytes());
+            (json.contains(text) || is_raw).then_some(id as u64)
+        };
+        let expected: Vec<u64> = tasks.iter().enumerate().filter_map(contains).collect();
+        let (found, scanned) = search(&fixture, &format!("match={encoded}&limit=1000")).await;
+        assert_eq!((found, scanned), (expected, tasks.len() as u64), "{text}");
     }
 }
 

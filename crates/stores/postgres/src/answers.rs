@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use taskyard_core::estimate::DelayedTasks;
 use taskyard_core::limits::BATCH_BYTES_MAX;
 use taskyard_core::{
-    Command, Error, Lease, ListedTask, Outcome, Placed, Reply, State, TaskId, Timestamp, TubeName,
-    no_semaphore,
+    Command, Error, Found, Lease, ListedTask, Outcome, Placed, Reply, Search, State, TaskId,
+    Timestamp, TubeName, no_semaphore,
 };
 use tokio_postgres::Row;
 
@@ -123,6 +123,7 @@ impl<'a> AnswerReader<'a> {
             Command::KickTasks { tube, ids, .. } => self.kick_tasks(tube, ids, first(rows)?)?,
             Command::Peek { tube, .. } | Command::Deliveries { tube, .. } => tasks(tube, rows)?,
             Command::List(list) => listed(&list.tube, first(rows)?)?,
+            Command::Search(search) => searched(search, rows)?,
             Command::Positions { tube, .. } => positions(tube, rows)?,
             Command::Truncate { tube } => {
                 let row = first(rows)?;
@@ -555,6 +556,29 @@ fn tasks(tube: &TubeName, rows: &[Row]) -> Result<Result<Reply, Error>, DecodeEr
     let tasks = items.into_iter().map(|row| codec::viewed_in(row, next));
     let tasks = tasks.collect::<Result<Vec<_>, _>>()?;
     Ok(Ok(Reply::Tasks(tasks)))
+}
+
+/// The tasks that a search found, with their ranks as items.
+fn searched(search: &Search, rows: &[Row]) -> Result<Result<Reply, Error>, DecodeError> {
+    let tasks = match tasks(&search.tube, rows)? {
+        Ok(Reply::Tasks(tasks)) => tasks,
+        refused => return Ok(refused),
+    };
+    if search.states.contains(State::Done) {
+        return Ok(Ok(Reply::Found(search.among(tasks))));
+    }
+    let head = rows.iter().find(|row| !is_item(row)).ok_or("an answer has no head")?;
+    let rank = |row: &Row| Ok(u64::try_from(get::<i32>(row, 0)?)?);
+    let ranks = rows.iter().filter(|row| is_item(row)).map(rank);
+    let mut ranks = ranks.collect::<Result<Vec<_>, DecodeError>>()?;
+    ranks.sort_unstable();
+    Ok(Ok(Reply::Found(Found {
+        tasks,
+        ranks,
+        compared: count_from_sql(get(head, 5)?),
+        last: get::<Option<i64>>(head, 7)?.map(|id| TaskId(count_from_sql(id))),
+        bytes: count_from_sql(get(head, 3)?),
+    })))
 }
 
 /// A page of a list.

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use taskyard_core::limits::{BATCH_BYTES_MAX, TUBES_MAX};
 use taskyard_core::{
     AfterFailure, Command, Finish, FinishItem, Holder, KeyRequest, List, ListOrder, NewTask,
-    OnConflict, Priority, RateLimit, RetryPolicy, Span, Take, TaskId, Timestamp, TubeChange,
-    TubeName, TubeOptions,
+    OnConflict, Priority, RateLimit, RetryPolicy, Search, Span, State, Take, TaskId, Timestamp,
+    TubeChange, TubeName, TubeOptions,
 };
 
 use super::codec::{
@@ -333,6 +333,7 @@ pub(super) fn single(command: &Command, context: &PlanContext<'_>) -> Call {
             Call::new(&sql::DELIVERIES, [text(tube), count])
         }
         Command::List(list) => self::list(list, now),
+        Command::Search(search) => self::search(search, now),
         Command::Positions { tube, ids } => {
             Call::new(&sql::POSITIONS, [text(tube), param(now), id_column(ids)])
         }
@@ -360,6 +361,24 @@ fn peek(tube: &TubeName, ids: &[TaskId], now: Option<i64>) -> Call {
         }
         None => Call::new(&sql::PEEK, [text(tube), param(now), id_column(ids), limit]),
     }
+}
+
+/// The call of a search. Done tasks are all shown: they are in a table of their own.
+fn search(search: &Search, now: Option<i64>) -> Call {
+    if search.states.contains(State::Done) {
+        return peek(&search.tube, &search.ids().collect::<Vec<_>>(), now);
+    }
+    let last = TaskId(search.first.0.saturating_add(search.count as u64 - 1));
+    let params = [
+        text(&search.tube),
+        param(now),
+        param(id_to_sql(search.first)),
+        param(id_to_sql(last)),
+        param(i32::from(search.states.bits())),
+        param(search.run.to_vec()),
+        param(BATCH_BYTES_MAX as i64),
+    ];
+    Call::new(&sql::SEARCH, params)
 }
 
 /// The first and the last of these ids, and a bit for each number from the one to the other that is among them, or `None` if all are.

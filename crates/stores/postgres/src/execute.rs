@@ -532,6 +532,7 @@ fn is_repeatable(steps: &[Step]) -> bool {
                     | Command::Peek { .. }
                     | Command::Deliveries { .. }
                     | Command::List(_)
+                    | Command::Search(_)
                     | Command::Positions { .. }
                     | Command::ConfigureSessions { .. }
                     | Command::Tick { .. }

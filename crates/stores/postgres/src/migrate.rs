@@ -35,7 +35,7 @@ const MIGRATIONS: &[&str] = &[
 ];
 
 /// The version of the functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 28;
+const FUNCTIONS: i32 = 29;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),
@@ -46,6 +46,7 @@ const VERBS: &[&str] = &[
     include_str!("verbs/tubes.sql"),
     include_str!("verbs/queues.sql"),
     include_str!("verbs/show.sql"),
+    include_str!("verbs/search.sql"),
     include_str!("verbs/list.sql"),
     include_str!("verbs/failures.sql"),
     include_str!("verbs/keys.sql"),

@@ -7,7 +7,7 @@
 
 use std::collections::HashSet;
 
-use taskyard_core::{Command, List, NewTask, OnConflict, TubeName};
+use taskyard_core::{Command, List, NewTask, OnConflict, Search, TubeName};
 
 use super::call_grouping::has_key;
 use super::codec::id_to_sql;
@@ -24,7 +24,8 @@ pub(super) fn tube_of(command: &Command) -> Option<&TubeName> {
         | Command::Peek { tube, .. }
         | Command::Deliveries { tube, .. }
         | Command::Positions { tube, .. }
-        | Command::List(List { tube, .. }) => Some(tube),
+        | Command::List(List { tube, .. })
+        | Command::Search(Search { tube, .. }) => Some(tube),
         Command::Take(take) => Some(&take.tube),
         _ => None,
     }

@@ -191,6 +191,7 @@ fn refusal(command: &Command) -> Option<Error> {
             refuse_count("the number of tasks in one command", ids.len())
         }
         Command::List(list) => list.check().err(),
+        Command::Search(search) => search.check().err(),
         Command::Positions { ids, .. } => check_positions(ids).err(),
         Command::Semaphore(command) => command.check().err(),
         Command::Schedule(command) => schedules::refusal(command),
@@ -409,6 +410,7 @@ fn touch(command: &Command, touched: &mut TouchedTubes) {
         | Command::Peek { .. }
         | Command::Deliveries { .. }
         | Command::List(_)
+        | Command::Search(_)
         | Command::Positions { .. }
         | Command::Semaphore(_) => {}
         Command::Finish { tube, .. }

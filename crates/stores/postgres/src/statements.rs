@@ -73,6 +73,7 @@ statements! {
     KICK_TASKS: "SELECT * FROM taskyard.kick_these($1,$2,$3,$4)" (TEXT, INT8, INT8_ARRAY, BOOL);
     PEEK: "SELECT * FROM taskyard.show_tasks($1,$2,$3,$4)" (TEXT, INT8, INT8_ARRAY, INT8);
     PEEK_RANGE: "SELECT * FROM taskyard.show_range($1,$2,$3,$4,$5,$6)" (TEXT, INT8, INT8, INT8, BYTEA, INT8);
+    SEARCH: "SELECT * FROM taskyard.search_range($1,$2,$3,$4,$5,$6,$7)" (TEXT, INT8, INT8, INT8, INT4, BYTEA, INT8);
     DELIVERIES: "SELECT p.*, NULL::float8, k.since, CASE WHEN k.lease = p.lease THEN k.worker END \
         FROM taskyard.show_deliveries($1,$2) p LEFT JOIN LATERAL ( \
             SELECT coalesce(k.since, k.created) AS since, k.lease, k.worker \

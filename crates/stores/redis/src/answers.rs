@@ -203,6 +203,9 @@ impl AnswerParts {
             Command::Put { tasks, .. } => placed(bytes, tasks)?,
             Command::Take(_) => Reply::Taken(self.tasks(bytes, Detail::Taken)?),
             Command::Peek { .. } => Reply::Tasks(self.tasks(bytes, Detail::Everything)?),
+            Command::Search(search) => {
+                Reply::Found(search.among(self.tasks(bytes, Detail::Everything)?))
+            }
             Command::Deliveries { .. } => Reply::Tasks(self.tasks(bytes, Detail::NoBodies)?),
             Command::List(_) => listed(bytes)?,
             Command::Positions { .. } => positions(bytes)?,

@@ -21,6 +21,7 @@ pub(super) fn refusal(command: &Command, cluster: bool) -> Option<Error> {
         Command::AlterTube { change, .. } => change.check().err(),
         Command::Put { tasks, .. } => check_tasks(tasks).err(),
         Command::List(list) => list.check().err(),
+        Command::Search(search) => search.check().err(),
         Command::Positions { ids, .. } => check_positions(ids).err(),
         Command::Semaphore(command) => command.check().err(),
         Command::Take(take) => refuse_count("the number of tasks in one take", take.count),

@@ -62,6 +62,10 @@ fn encode(command: &Command, run: &[IndexedCommand], context: &mut Context<'_>) 
         }
         Command::Delete { ids, show, .. } => vec![with_ids(vec![b'D', u8::from(*show)], ids)],
         Command::Peek { ids, .. } => vec![with_ids(vec![b'E'], ids)],
+        Command::Search(search) => {
+            let ids: Vec<_> = search.ids().collect();
+            vec![with_ids(vec![b'E'], &ids)]
+        }
         Command::Kick { count, .. } => vec![with_count(b'K', *count)],
         Command::KickTasks { ids, reset_attempts, .. } => {
             vec![with_ids(vec![b'H', u8::from(*reset_attempts)], ids)]

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::{Deref, DerefMut};
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
-use taskyard_core::{Command, Error, Holder, List, Reply, SessionId, TubeName};
+use taskyard_core::{Command, Error, Holder, List, Reply, Search, SessionId, TubeName};
 
 use taskyard_redis::{Call, Failure, Link, Value};
 
@@ -438,6 +438,7 @@ pub(super) fn tasks_in(command: &Command) -> usize {
         | Command::Peek { ids, .. }
         | Command::Positions { ids, .. } => ids.len(),
         Command::List(list) => list.limit,
+        Command::Search(search) => search.count,
         _ => 1,
     }
 }
@@ -453,6 +454,7 @@ pub(super) fn tube_of(command: &Command) -> Option<&TubeName> {
         | Command::Peek { tube, .. }
         | Command::Deliveries { tube, .. }
         | Command::List(List { tube, .. })
+        | Command::Search(Search { tube, .. })
         | Command::Positions { tube, .. }
         | Command::Truncate { tube }
         | Command::ReleaseAll { tube }
@@ -469,6 +471,7 @@ pub(super) fn is_read_only(command: &Command) -> bool {
         Command::Peek { .. }
             | Command::Deliveries { .. }
             | Command::List(_)
+            | Command::Search(_)
             | Command::Positions { .. }
             | Command::Tubes { .. }
     )

@@ -42,7 +42,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use taskyard_core::{
-    Body, Change, Changes, Command, Error, Machine, Outcome, Reply, Span, StoredState, Timestamp,
+    Body, Change, Changes, Command, Error, Machine, Outcome, Reply, Search, Span, StoredState,
+    Timestamp,
 };
 
 use taskyard_store::{
@@ -426,11 +427,8 @@ impl State {
             return;
         }
         for (number, reply) in shown.iter().zip(replies) {
-            let (Some(number), Ok(Reply::Taken(tasks) | Reply::Tasks(tasks))) = (number, reply)
-            else {
-                continue;
-            };
-            let unloaded = tasks.iter_mut().filter(|task| task.body.is_none());
+            let (Some(number), Ok(reply)) = (number, reply) else { continue };
+            let unloaded = reply.shown_mut().iter_mut().filter(|task| task.body.is_none());
             for task in unloaded.filter(|task| replaced.contains(&codec::key(*number, task.id))) {
                 match reader::read_body(&self.writer.database().db, *number, task.id) {
                     Ok(body) => task.body = body,
@@ -463,6 +461,7 @@ impl State {
         match command {
             Command::Take(take) => self.machine.tube_number(&take.tube),
             Command::Peek { tube, .. }
+            | Command::Search(Search { tube, .. })
             | Command::Finish { tube, show: true, .. }
             | Command::Delete { tube, show: true, .. } => self.machine.tube_number(tube),
             _ => None,
@@ -494,11 +493,10 @@ impl State {
     fn unloaded(&self, shown: &[Option<u32>], replies: &[Result<Reply, Error>]) -> Vec<Unloaded> {
         let mut unloaded = Vec::new();
         for (index, (number, reply)) in shown.iter().zip(replies).enumerate() {
-            let (Some(number), Ok(Reply::Taken(tasks) | Reply::Tasks(tasks))) = (number, reply)
-            else {
-                continue;
-            };
-            for (item, task) in tasks.iter().enumerate().filter(|(_, task)| task.body.is_none()) {
+            let (Some(number), Ok(reply)) = (number, reply) else { continue };
+            for (item, task) in
+                reply.shown().iter().enumerate().filter(|(_, task)| task.body.is_none())
+            {
                 let key = self.generations.key(*number, task.id);
                 unloaded.push(Unloaded { reply: index, item, key });
             }
@@ -537,11 +535,9 @@ fn remove_emptied_tasks(
     emptied: &[u32],
 ) {
     for (number, reply) in shown.iter().zip(replies) {
-        let (Some(number), Ok(Reply::Taken(tasks) | Reply::Tasks(tasks))) = (number, reply) else {
-            continue;
-        };
+        let (Some(number), Ok(reply)) = (number, reply) else { continue };
         if emptied.contains(number) {
-            tasks.retain(|task| task.body.is_some());
+            reply.remove_unloaded();
         }
     }
 }

@@ -29,6 +29,7 @@ pub(super) fn refusal(command: &Command) -> Option<Error> {
             refuse_items(command)
         }
         Command::List(list) => list.check().err(),
+        Command::Search(search) => search.check().err(),
         Command::Positions { ids, .. } => check_positions(ids).err(),
         Command::Semaphore(command) => command.check().err(),
         Command::Schedule(command) => refuse_schedule(command),

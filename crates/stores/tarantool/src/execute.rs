@@ -510,6 +510,7 @@ pub(super) fn tasks_in(command: &Command) -> usize {
         | Command::Peek { ids, .. }
         | Command::Positions { ids, .. } => ids.len(),
         Command::List(list) => list.limit,
+        Command::Search(search) => search.count,
         Command::Semaphore(command) => command.items(),
         Command::Schedule(command) => command.tasks().len().max(1),
         _ => 1,
@@ -525,6 +526,7 @@ fn is_read_only(command: &Command) -> bool {
         Command::Peek { .. }
         | Command::Deliveries { .. }
         | Command::List(_)
+        | Command::Search(_)
         | Command::Positions { .. }
         | Command::Tubes { .. } => true,
         Command::Schedule(command) => matches!(

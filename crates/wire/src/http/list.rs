@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use taskyard_core::limits::LIST_TASKS_MAX;
+use taskyard_core::search::required_run;
 use taskyard_core::{
     Body, Error, Finished, List, ListOrder, Result, State, StateSet, Task, TaskId, Timestamp,
     TubeName,
@@ -207,6 +208,11 @@ impl TaskFilter {
     /// Whether every task meets it.
     pub fn is_empty(&self) -> bool {
         *self == TaskFilter::default()
+    }
+
+    /// Bytes that the payload of every task has that meets it, if that is certain.
+    pub fn required_run(&self) -> Option<&[u8]> {
+        required_run(self.text.as_deref()?)
     }
 
     /// Whether a task meets it.

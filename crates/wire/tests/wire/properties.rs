@@ -4,9 +4,12 @@
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 use serde_json::Value;
+use taskyard_core::Body;
 use taskyard_iproto::{MsgpackError, check_msgpack};
-use taskyard_wire::http::{self, FinishRequest, PutRequest, TasksAnswer};
+use taskyard_wire::http::{self, FinishRequest, PutRequest, TasksAnswer, TasksQuery};
 use taskyard_wire::{Payload, PayloadError, json_to_msgpack, msgpack_to_json};
+
+use crate::answers::taken_task;
 
 fn config() -> Config {
     Config {
@@ -54,6 +57,31 @@ proptest! {
         let payload: Payload = serde_json::from_str(&spaced).unwrap();
         prop_assert_eq!(payload.as_msgpack(), &packed[..]);
         prop_assert_eq!(serde_json::to_string(&payload).unwrap(), text);
+    }
+
+    #[test]
+    fn no_search_loses_a_payload(
+        value in searched_value(),
+        damage in prop::option::of((any::<prop::sample::Index>(), any::<u8>())),
+        begin in any::<prop::sample::Index>(),
+        length in 1usize..12,
+    ) {
+        let mut packed = json_to_msgpack(&value.to_string()).unwrap();
+        if let Some((at, byte)) = damage {
+            let at = at.index(packed.len());
+            packed[at] = byte;
+        }
+        let json = msgpack_to_json(&packed).unwrap_or_default();
+        let raw = String::from_utf8_lossy(&packed);
+        for rendered in [&*json, &*raw] {
+            let chars: Vec<char> = rendered.chars().collect();
+            if chars.is_empty() {
+                continue;
+            }
+            let begin = begin.index(chars.len());
+            let text: String = chars[begin..].iter().take(length).collect();
+            check_search(&packed, &text)?;
+        }
     }
 
     #[test]
@@ -105,6 +133,40 @@ proptest! {
             let _ = answer.into_tasks();
         }
     }
+}
+
+/// Values whose JSON has many escapes, numbers and words, and whose strings look like them.
+fn searched_value() -> impl Strategy<Value = Value> {
+    let text = prop_oneof![
+        4 => r#"[untrfals0-9e.\-\\"/\x00-\x1f b-f]{0,12}"#,
+        1 => ".{0,12}",
+    ];
+    let leaf = prop_oneof![
+        1 => Just(Value::Null),
+        1 => any::<bool>().prop_map(Value::from),
+        1 => any::<i64>().prop_map(Value::from),
+        1 => prop::num::f64::NORMAL.prop_map(Value::from),
+        6 => text.clone().prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 16, 5, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+            prop::collection::hash_map(text.clone(), inner, 0..5)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+/// A payload that contains the text has the bytes that the text requires.
+fn check_search(packed: &[u8], text: &str) -> Result<(), TestCaseError> {
+    let query = TasksQuery { text: Some(text.to_owned()), ..TasksQuery::default() };
+    let filter = query.filter().unwrap();
+    let task = taken_task(Body::new(packed));
+    if let (true, Some(run)) = (filter.matches(&task), filter.required_run()) {
+        let has_run = packed.windows(run.len()).any(|bytes| bytes == run);
+        prop_assert!(has_run, "{:?} requires {:?} in {:?}", text, run, packed);
+    }
+    Ok(())
 }
 
 fn field() -> impl Strategy<Value = &'static str> {

@@ -116,6 +116,11 @@ LANGUAGE sql IMMUTABLE AS $$
     SELECT _wanted IS NULL OR get_bit(_wanted, _number::integer) = 1
 $$;
 
+-- Whether there may be payloads over 8 KiB, which are in the TOAST table; payloads are not compressed.
+CREATE OR REPLACE FUNCTION taskyard.has_large_payloads() RETURNS boolean LANGUAGE sql VOLATILE AS $$
+    SELECT pg_relation_size((SELECT c.reltoastrelid FROM pg_class c WHERE c.oid = 'taskyard.task'::regclass)) > 0
+$$;
+
 -- The tube of show_range: how many bytes the tasks have, whether they are shown (outcome as in item 0), and what their rows need.
 CREATE OR REPLACE FUNCTION taskyard.shown_range_head(
     _tube text, _now bigint, _first bigint, _last bigint, _wanted bytea, _bytes_max bigint,
@@ -131,10 +136,8 @@ BEGIN
     keep_done := _t.keep_done;
     now := coalesce(_now, taskyard.clock());
     bytes := 0;
-    -- A payload is not compressed, and one over 8 KiB is in the TOAST table; a meta has at most 1 KiB. While that table is empty, the tasks
-    -- need not be read twice.
-    IF (_last - _first + 1) * 9216 > _bytes_max OR pg_relation_size((SELECT c.reltoastrelid FROM pg_class c
-        WHERE c.oid = 'taskyard.task'::regclass)) > 0 THEN
+    -- Other payloads have at most 8 KiB, a meta 1 KiB. Without large ones the tasks need not be read twice.
+    IF (_last - _first + 1) * 9216 > _bytes_max OR taskyard.has_large_payloads() THEN
         SELECT coalesce(sum(octet_length(k.payload) + coalesce(octet_length(k.meta), 0)), 0) INTO bytes FROM taskyard.task k
             WHERE k.tube = _t.number AND k.id BETWEEN _first AND _last AND taskyard.is_wanted(_wanted, k.id - _first);
     END IF;

@@ -351,6 +351,25 @@ commands_by_number[9] = with_tube(function(c, tube, command)
     return { REPLY.tasks, shown }
 end)
 
+-- A search shows all tasks that it would have to compare.
+commands_by_number[23] = with_tube(function(c, tube, command)
+    local ids, first = {}, tonumber(command[3])
+    for place = 1, tonumber(command[4]) do
+        ids[place] = first + place - 1
+    end
+    local peeked = commands_by_number[9](c, { 9, command[2], ids })
+    if peeked[1] ~= REPLY.tasks then
+        return peeked
+    end
+    local shown, ranks, bytes = {}, {}, 0
+    for _, seen in ipairs(peeked[2]) do
+        if bit.band(tonumber(command[5]), bit.lshift(1, seen[STATE])) ~= 0 then
+            shown[#shown + 1], ranks[#ranks + 1], bytes = seen, #ranks + 1, bytes + #seen[BODY]
+        end
+    end
+    return { REPLY.found, shown, ranks, #shown, #shown > 0 and shown[#shown][ID] or NULL, bytes }
+end)
+
 -- Only deliveries of this server are known.
 commands_by_number[10] = with_tube(function(c, tube, command)
     local shown = {}

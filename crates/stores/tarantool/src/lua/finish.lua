@@ -205,7 +205,7 @@ verbs[6] = function(c, command)
     if not tube then
         return refuse('tube_not_found', command[2])
     end
-    local refusal = show and refuse_shown(c, tube, ids_of(items)) or not tube.o.times and refuse_touch(c, tube, items)
+    local refusal = show and shown_tasks.refuse(c, tube, ids_of(items)) or not tube.o.times and refuse_touch(c, tube, items)
     if refusal then
         return refusal
     end
@@ -234,7 +234,7 @@ verbs[8] = function(c, command)
     if not tube then
         return refuse('tube_not_found', command[2])
     end
-    local refusal = show and refuse_shown(c, tube, ids)
+    local refusal = show and shown_tasks.refuse(c, tube, ids)
     if refusal then
         return refusal
     end

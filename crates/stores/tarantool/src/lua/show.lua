@@ -115,7 +115,7 @@ local function refuse_bytes(c, tube, ids, tasks)
     c.bytes = c.bytes + bytes
 end
 
-function refuse_shown(c, tube, ids)
+function shown_tasks.refuse(c, tube, ids)
     return refuse_bytes(c, tube, ids, stored_tasks(tube, ids))
 end
 
@@ -133,7 +133,7 @@ local function peeked(c, tube, task, delivery)
 end
 
 -- Whether a task that is not taken is shown as it is stored, if it is ready: most are, and a table of each would cost much more.
-local function shows_stored(c, tube)
+function shown_tasks.are_stored(c, tube)
     return not tube.o.paused and not tube.o.rate and not tube.o.subqueues and first_moment(S.expiry, tube, 2) > c.now
 end
 
@@ -142,6 +142,14 @@ end
 local function is_complete(tube, task)
     return #task == FLAG and task[DUE] == nil and task[PARTS] == 0
         and (tube.n.delayed == 0 and tube.n.buried == 0 or task[STATE] == READY)
+end
+
+-- A stored task as a peek shows it, taken or not; `stored` is whether ready ones are shown as they are stored.
+function shown_tasks.peeked(c, tube, task, is_taken, stored)
+    if stored and not is_taken and is_complete(tube, task) then
+        return task
+    end
+    return peeked(c, tube, task, is_taken and delivery_of(tube, task[ID]) or nil)
 end
 
 verbs[9] = function(c, command)
@@ -154,7 +162,7 @@ verbs[9] = function(c, command)
     if refusal then
         return refusal
     end
-    local shown, stored, taken = {}, shows_stored(c, tube), nil
+    local shown, stored, taken = {}, shown_tasks.are_stored(c, tube), nil
     for place = 1, #ids do
         local id, task = ids[place], tasks[place]
         if not taken or taken < id or place > 1 and id < ids[place - 1] then
@@ -163,10 +171,8 @@ verbs[9] = function(c, command)
         if not task then
             local done = done_tasks.get(c, tube, id)
             shown[#shown + 1] = done and done_tasks.view(c, tube, done, true)
-        elseif stored and taken ~= id and is_complete(tube, task) then
-            shown[#shown + 1] = task
         else
-            shown[#shown + 1] = peeked(c, tube, task, taken == id and delivery_of(tube, id) or nil)
+            shown[#shown + 1] = shown_tasks.peeked(c, tube, task, taken == id, stored)
         end
     end
     return { REPLY.tasks, shown }

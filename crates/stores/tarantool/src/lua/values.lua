@@ -28,7 +28,8 @@ local NO_REASON = { REASONS.waits }
 
 -- Numbers of replies and refusals.
 local REPLY = { nothing = 0, created = 1, tubes = 2, put = 3, taken = 4, finished = 5, kicked = 6, tasks = 7, session = 8,
-    ticked = 9, semaphore = 10, deliveries = 11, run = 12, all_done = 13, listed = 14, refused = 15, schedule = 16, positions = 17 }
+    ticked = 9, semaphore = 10, deliveries = 11, run = 12, all_done = 13, listed = 14, refused = 15, schedule = 16, positions = 17,
+    found = 18 }
 local REFUSAL = { tube_not_found = 0, tube_exists = 1, tube_has_taken = 2, tube_full = 4, too_many_tubes = 5, unsupported = 7,
     invalid = 8, too_large = 9, session_unknown = 10, overloaded = 11, semaphore_not_found = 16, too_many_semaphores = 17,
     no_semaphore = 18, queue_num_taken = 19, semaphore_in_use = 21, semaphore_has_tube = 22, schedule_not_found = 24, schedule_exists = 25,
@@ -96,13 +97,13 @@ local function micros()
 end
 
 -- Functions that files use before they are defined.
-local is_alive, body_of, view, view_done, delivery_of, refuse_shown, info, give_back, give_back_all, empty, end_session, connect,
+local is_alive, body_of, view, view_done, delivery_of, info, give_back, give_back_all, empty, end_session, connect,
     connections_at, flush_all, regate, gate_new, find_semaphore, flush_semaphores, next_semaphore, tick_semaphores, is_full,
     keep_body, refuse_queue_num, can_insert_raw, insert_plain, with_failure
 -- Commands by number, and the number of the list, which is the only command of its call.
 local verbs, LIST = {}, 19
 -- Functions that import from another store, those for done tasks that are kept, for unique keys, for retry policies and rate limits, for
--- schedules, for the stored format, and for positions of tasks.
-local imports, done_tasks, keys, pace, schedules, formats, positions = {}, {}, {}, {}, {}, {}, {}
+-- schedules, for the stored format, for positions of tasks, and for tasks in answers.
+local imports, done_tasks, keys, pace, schedules, formats, positions, shown_tasks = {}, {}, {}, {}, {}, {}, {}, {}
 -- Announcements of events.
 local confirm_announced, reset_announced
