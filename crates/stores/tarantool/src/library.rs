@@ -15,7 +15,7 @@ const SHARED: [&str; 6] = [
     include_str!("lua/tube.lua"),
     include_str!("lua/orders.lua"),
 ];
-const TUBES: [&str; 19] = [
+const TUBES: [&str; 20] = [
     include_str!("lua/format.lua"),
     PACE_RULES,
     include_str!("lua/pace.lua"),
@@ -25,6 +25,7 @@ const TUBES: [&str; 19] = [
     include_str!("lua/show.lua"),
     include_str!("lua/list.lua"),
     include_str!("lua/position_samples.lua"),
+    include_str!("lua/position_estimates.lua"),
     include_str!("lua/positions.lua"),
     include_str!("lua/failures.lua"),
     include_str!("lua/done.lua"),
