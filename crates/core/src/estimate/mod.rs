@@ -11,10 +11,9 @@
 //!   second, within two, four and so on. The first [`DELAYED_LOOKED_MAX`](crate::limits::DELAYED_LOOKED_MAX) that are due are counted.
 //! - `gate_ahead` is the number of waiting members of the semaphore that get a grant first. At most
 //!   [`GATE_LOOKED_MAX`](crate::limits::GATE_LOOKED_MAX) are counted.
-//! - The core counts exactly. Stores whose rules run in a database may be wrong by about 5 % where more than
-//!   [`AHEAD_COUNTED_MAX`](crate::limits::AHEAD_COUNTED_MAX) tasks are ahead, and say so. In a tube with sub-queues or with more than 64
-//!   better priorities, they may be wrong by about 5 % of half the ready tasks. Where batches of fifty or more tasks with one
-//!   priority each alternate, a sample may be wrong by 10 %, rarely by 25 %.
+//! - The core counts exactly. Stores whose rules run in a database may be wrong by 5 % where more than
+//!   [`AHEAD_COUNTED_MAX`](crate::limits::AHEAD_COUNTED_MAX) tasks are ahead, and say so. In a tube with very many sub-queues
+//!   some may be wrong by 5 % of half the ready tasks.
 
 mod calibration;
 mod departures;

@@ -122,10 +122,10 @@ impl Batch<'_> {
         let (mut chunks, mut tries) = (cut(open), 0);
         while !chunks.is_empty() {
             let left = self.unanswered();
-            // If one answer was too small for all, the rest is sent call by call. Calls after a list wait for it, because Tarantool may
-            // run other calls while it reads.
-            let lists = chunks.iter().position(Chunk::is_list);
-            let together = if self.is_large { 1 } else { lists.map_or(chunks.len(), |at| at + 1) };
+            // If one answer was too small for all, the rest is sent call by call. Calls after one that yields wait for it, because Tarantool
+            // may run other calls while it reads.
+            let first = chunks.iter().position(Chunk::yields);
+            let together = if self.is_large { 1 } else { first.map_or(chunks.len(), |at| at + 1) };
             let later = chunks.split_off(together);
             tries += 1;
             chunks = self.attempt(chunks, tries == TRIES).await;
@@ -422,9 +422,9 @@ impl Chunk {
         self.commands.iter().all(is_read_only)
     }
 
-    /// A list is the only command of its call, so that it needs no transaction and may yield.
-    fn is_list(&self) -> bool {
-        self.commands.iter().any(is_list)
+    /// Lists and positions are the only commands of their calls, so that they need no transaction and may yield.
+    fn yields(&self) -> bool {
+        self.commands.iter().any(yields)
     }
 
     /// How many lease numbers its takes may use.
@@ -485,8 +485,8 @@ fn cut(commands: Vec<(usize, Command)>) -> Vec<Chunk> {
         let fits = |chunk: &&mut Chunk| {
             chunk.tasks + tasks <= CALL_TASKS_MAX
                 && chunk.bytes + bytes <= CALL_BYTES_MAX
-                && !is_list(&command)
-                && !chunk.is_list()
+                && !yields(&command)
+                && !chunk.yields()
         };
         match chunks.last_mut().filter(fits) {
             Some(chunk) => chunk.push(place, command),
@@ -517,8 +517,8 @@ pub(super) fn tasks_in(command: &Command) -> usize {
     }
 }
 
-fn is_list(command: &Command) -> bool {
-    matches!(command, Command::List(_))
+fn yields(command: &Command) -> bool {
+    matches!(command, Command::List(_) | Command::Positions { .. })
 }
 
 fn is_read_only(command: &Command) -> bool {

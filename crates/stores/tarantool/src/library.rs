@@ -26,6 +26,7 @@ const TUBES: [&str; 20] = [
     include_str!("lua/search.lua"),
     include_str!("lua/list.lua"),
     include_str!("lua/position_samples.lua"),
+    include_str!("lua/position_estimates.lua"),
     include_str!("lua/positions.lua"),
     include_str!("lua/failures.lua"),
     include_str!("lua/done.lua"),

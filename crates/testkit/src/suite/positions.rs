@@ -12,12 +12,15 @@ use crate::SharedDatabase;
 use crate::calls::{NOW, make_tube, take};
 
 const TASKS: u64 = 24_000;
+/// So many that counting them costs more than a second sample.
+const MANY_TASKS: u64 = 200_000;
 
 /// Both get the same commands.
 struct Pair<'a> {
     store: &'a dyn Store,
     memory: MemoryStore,
     tube: TubeName,
+    tasks: u64,
     /// The error may be 5 % of this number, if fewer are ahead.
     base: u64,
 }
@@ -27,7 +30,7 @@ impl<'a> Pair<'a> {
         let memory = MemoryStore::default();
         let tube = make_tube(store, TubeOptions::new(kind));
         make_tube(&memory, TubeOptions::new(kind));
-        Pair { store, memory, tube, base }
+        Pair { store, memory, tube, tasks: TASKS, base }
     }
 
     fn run(&self, command: &Command) -> [Reply; 2] {
@@ -49,7 +52,7 @@ impl<'a> Pair<'a> {
         hole: u64,
         mut task: impl FnMut(&mut Rng, u64) -> NewTask,
     ) {
-        let all: Vec<u64> = (0..TASKS).collect();
+        let all: Vec<u64> = (0..self.tasks).collect();
         for ids in all.chunks(BATCH_TASKS_MAX.min(4_000)) {
             let tasks = ids.iter().map(|id| task(random, *id)).collect();
             self.run(&Command::Put { tube: self.tube.clone(), tasks, wait: Span::ZERO });
@@ -84,10 +87,11 @@ impl<'a> Pair<'a> {
 
     /// Compares at several places, one by one and many at once.
     fn compare_all(&self, random: &mut Rng) {
-        let places = (0..24).map(|place| place * TASKS / 24 + random.u64(0..TASKS / 24));
+        let tasks = self.tasks;
+        let places = (0..24).map(|place| place * tasks / 24 + random.u64(0..tasks / 24));
         places.for_each(|id| self.compare(vec![TaskId(id)]));
-        let some = (0..POSITIONS_MAX).map(|_| TaskId(random.u64(0..TASKS))).collect();
-        let page = (TASKS - POSITIONS_MAX as u64..TASKS).map(TaskId).collect();
+        let some = (0..POSITIONS_MAX).map(|_| TaskId(random.u64(0..tasks))).collect();
+        let page = (tasks - POSITIONS_MAX as u64..tasks).map(TaskId).collect();
         self.compare(some);
         self.compare(page);
     }
@@ -154,9 +158,58 @@ pub fn positions_without_holes<D: SharedDatabase>() {
     });
 }
 
-/// Batches of tasks with one priority each leave large holes between the ids of a priority.
-pub fn positions_with_batches_of_a_priority<D: SharedDatabase>() {
-    compare::<D>(Kind::FifoTtl, 2, TASKS * 4 / 10, |_, id| with_pri(id / 20 % 3));
+/// Batches of tasks with one priority each leave large holes between the ids of a priority. Each list has the priorities of batches
+/// that follow each other again and again.
+fn compare_batches<D: SharedDatabase>(seed: u64, tasks: u64, size: u64, priorities: &[&[u64]]) {
+    D::run(async {
+        let mut random = Rng::with_seed(seed);
+        for priorities in priorities {
+            let part = D::part();
+            let store = D::open(&part);
+            let pair = Pair { tasks, ..Pair::new(&store, Kind::FifoTtl, 0) };
+            let pri_of = |id: u64| priorities[(id / size) as usize % priorities.len()];
+            // Every second tube has holes.
+            let hole = if priorities.len() % 2 == 0 { 5 } else { u64::MAX };
+            pair.fill_with_holes(&mut random, hole, |_, id| with_pri(pri_of(id)));
+            pair.compare_all(&mut random);
+        }
+    });
+}
+
+/// Two, three and ten priorities with the same number of tasks each, and with different ones.
+const ALTERNATING: &[&[u64]] = &[
+    &[1, 2],
+    &[1, 2, 3],
+    &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9],
+    &[1, 2, 2, 2, 2, 2, 2, 2, 2, 2],
+    &[1, 1, 1, 1, 2, 1, 1, 1, 1, 1],
+    &[3, 1, 3, 2, 3, 3, 1],
+];
+
+pub fn positions_with_batches_of_twenty<D: SharedDatabase>() {
+    compare_batches::<D>(2, TASKS, 20, &[&[0, 1, 2]]);
+}
+
+pub fn positions_with_batches_of_thirty<D: SharedDatabase>() {
+    compare_batches::<D>(11, TASKS, 30, ALTERNATING);
+}
+
+pub fn positions_with_batches_of_three_hundred<D: SharedDatabase>() {
+    compare_batches::<D>(12, TASKS, 300, ALTERNATING);
+}
+
+pub fn positions_with_batches_of_three_thousand<D: SharedDatabase>() {
+    compare_batches::<D>(13, TASKS, 3_000, ALTERNATING);
+}
+
+/// Counting costs more than a second sample of each priority.
+pub fn positions_with_many_small_batches<D: SharedDatabase>() {
+    compare_batches::<D>(14, MANY_TASKS, 30, &[&[1, 2, 3]]);
+}
+
+/// Counting costs more than a sample of all tasks.
+pub fn positions_with_many_large_batches<D: SharedDatabase>() {
+    compare_batches::<D>(15, MANY_TASKS, 300, &[&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]]);
 }
 
 pub fn positions_with_a_rare_priority<D: SharedDatabase>() {
@@ -164,7 +217,11 @@ pub fn positions_with_a_rare_priority<D: SharedDatabase>() {
 }
 
 pub fn positions_with_many_priorities<D: SharedDatabase>() {
-    compare::<D>(Kind::FifoTtl, 4, TASKS * 4 / 10, |random, _| with_pri(random.u64(..)));
+    compare::<D>(Kind::FifoTtl, 4, 0, |random, _| with_pri(random.u64(..)));
+}
+
+pub fn positions_with_batches_of_many_priorities<D: SharedDatabase>() {
+    compare::<D>(Kind::FifoTtl, 16, 0, |_, id| with_pri(id / 100 * 37 % 80));
 }
 
 /// Few sub-queues have tasks ahead of the first ones.
@@ -198,9 +255,15 @@ crate::suite::suite! {
     positions_with_one_priority
     positions_with_one_priority_and_few_holes
     positions_without_holes
-    positions_with_batches_of_a_priority
+    positions_with_batches_of_twenty
+    positions_with_batches_of_thirty
+    positions_with_batches_of_three_hundred
+    positions_with_batches_of_three_thousand
+    positions_with_many_small_batches
+    positions_with_many_large_batches
     positions_with_a_rare_priority
     positions_with_many_priorities
+    positions_with_batches_of_many_priorities
     positions_at_the_front_of_sub_queues
     positions_with_sub_queues
 }

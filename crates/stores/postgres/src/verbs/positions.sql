@@ -9,6 +9,11 @@
 -- Rows are read from a place on in an order for which only one index fits (see set_subqueue_heads), and the end is compared afterwards:
 -- an index scan does not stop where a range of (pri, id) ends within a priority. So few rows are read first, then many.
 
+-- Earlier versions.
+DROP FUNCTION IF EXISTS taskyard.ready_sampled(integer, bigint[], bigint[], bigint[], float8[], float8[]);
+DROP FUNCTION IF EXISTS taskyard.ready_sampled_by_id(integer, bigint, bigint);
+DROP FUNCTION IF EXISTS taskyard.ready_estimated(integer, bigint, bigint);
+
 -- Where in its part a sample is, from 0 to 1: irregular, but always the same.
 CREATE OR REPLACE FUNCTION taskyard.shift(_n bigint) RETURNS float8
 LANGUAGE sql IMMUTABLE AS $$
@@ -94,75 +99,140 @@ BEGIN
                 ORDER BY t.pri, t.id OFFSET 7 LIMIT 1) l) g;
 END $$;
 
--- About how many tasks of these priorities are ready, as ready_priorities found them. A priority with more tasks gets more windows. The
--- plan is made for the present size of the table: for an empty one the index of ids seems to cost the same.
+-- About how many tasks of these priorities are ready, as ready_priorities found them, from so many windows, and the standard error of
+-- that: each window differs from the average of its neighbours by their errors. A priority with more tasks or more ids gets more windows. More than 256 are
+-- read only where batches are longer than a window, so a shorter one shows the same. The plan is made for the present size of the table:
+-- for an empty one the index of ids seems to cost the same.
 CREATE OR REPLACE FUNCTION taskyard.ready_sampled(
-    _number integer, _pris bigint[], _firsts bigint[], _ends bigint[], _gaps float8[], _smallest float8[])
-RETURNS float8 LANGUAGE plpgsql STABLE SET plan_cache_mode = force_custom_plan AS $$
+    _number integer, _pris bigint[], _firsts bigint[], _ends bigint[], _gaps float8[], _smallest float8[], _windows integer,
+    OUT ahead float8, OUT error float8)
+LANGUAGE plpgsql STABLE SET plan_cache_mode = force_custom_plan AS $$
 BEGIN
-    RETURN (WITH part AS (
+    WITH part AS (
         SELECT s.pri, s.first_id, s.ending - s.first_id AS length,
-            coalesce(least(20 * s.gap, 112 * s.smallest), s.ending - s.first_id) AS wanted,
-            CASE WHEN s.gap IS NULL THEN 1 ELSE 2 + ceil(254 * (s.ending - s.first_id) / s.gap
-                / sum((s.ending - s.first_id) / s.gap) OVER ()) END::integer AS windows
+            coalesce(least(20 * s.gap, 112 * s.smallest), s.ending - s.first_id) / CASE WHEN _windows > 256 THEN 8 ELSE 1 END AS wanted,
+            CASE WHEN s.gap IS NULL THEN 1 ELSE 2 + ceil((_windows - 2) * ((s.ending - s.first_id) / s.gap
+                    / sum((s.ending - s.first_id) / s.gap) OVER ()
+                + (s.ending - s.first_id) / sum(s.ending - s.first_id) OVER ()) / 2) END::integer AS windows
         FROM unnest(_pris, _firsts, _ends, _gaps, _smallest) AS s(pri, first_id, ending, gap, smallest)),
     place AS (
-        SELECT p.pri, p.length::float8 / p.windows AS share, least(p.wanted, p.length::float8 / p.windows) AS size,
+        SELECT p.pri, n, p.length::float8 / p.windows AS share, least(p.wanted, p.length::float8 / p.windows) AS size,
             p.first_id + p.length::float8 / p.windows * n AS start, taskyard.shift(n) AS shift
         FROM part p CROSS JOIN LATERAL generate_series(0, p.windows - 1) AS n),
     bounds AS MATERIALIZED (
-        SELECT b.pri, b.share, ceil(b.start + b.shift * (b.share - b.size))::bigint AS from_id,
+        SELECT b.pri, b.n, b.share, ceil(b.start + b.shift * (b.share - b.size))::bigint AS from_id,
             ceil(b.start + b.shift * (b.share - b.size) + b.size)::bigint AS to_id
-        FROM place b)
-    SELECT sum(b.share * CASE WHEN w.rows < 120 THEN w.rows / greatest(b.to_id - b.from_id, 1)::float8
-            ELSE 120 / (w.last - b.from_id + 1)::float8 END)
+        FROM place b),
+    found AS (
+        SELECT b.pri, b.n, b.share * CASE WHEN w.rows < 120 THEN w.rows / greatest(b.to_id - b.from_id, 1)::float8
+            ELSE 120 / (w.last - b.from_id + 1)::float8 END AS tasks
         FROM bounds b CROSS JOIN LATERAL (SELECT count(*) AS rows, max(r.id) AS last FROM (SELECT t.id FROM taskyard.task t
             WHERE t.tube = _number AND t.state = 0 AND t.pri = b.pri AND t.id >= b.from_id AND t.id < b.to_id
-            ORDER BY t.id LIMIT 120) r) w);
+            ORDER BY t.id LIMIT 120) r) w)
+    SELECT sum(f.tasks), sqrt(coalesce(sum((f.before + f.behind - 2 * f.tasks) ^ 2), 0) / 6) INTO ahead, error
+        FROM (SELECT f.tasks, lag(f.tasks) OVER near AS before, lead(f.tasks) OVER near AS behind FROM found f
+            WINDOW near AS (PARTITION BY f.pri ORDER BY f.n)) f;
 END $$;
 
--- About how many ready tasks are before a place, from samples of all tasks of the tube by id: where there are many priorities.
-CREATE OR REPLACE FUNCTION taskyard.ready_sampled_by_id(_number integer, _pri bigint, _id bigint) RETURNS float8
+-- About how many of _all ready tasks are before a place, from so many windows of all tasks of the tube by id, and the standard error of that.
+-- The share of the ready tasks is estimated, so that holes between ids do not matter. NULL if no window has a ready task.
+CREATE OR REPLACE FUNCTION taskyard.ready_sampled_by_id(_number integer, _pri bigint, _id bigint, _all bigint, _windows integer,
+    OUT ahead float8, OUT error float8)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     _first bigint;
     _share float8;
     _size float8;
 BEGIN
-    SELECT a.id, (z.id + 1 - a.id) / 256.0 INTO _first, _share
+    SELECT a.id, (z.id + 1 - a.id) / _windows::float8 INTO _first, _share
         FROM (SELECT t.id FROM taskyard.task t WHERE t.tube = _number ORDER BY t.id LIMIT 1) a
         CROSS JOIN (SELECT t.id FROM taskyard.task t WHERE t.tube = _number ORDER BY t.id DESC LIMIT 1) z;
-    SELECT least(avg(l.id - p.from_id) / 15 * 16, _share) INTO _size
-        FROM (SELECT (_first + _share * 32 * n)::bigint AS from_id FROM generate_series(0, 7) AS n) p
+    SELECT coalesce(least(avg(l.id - p.from_id) / 15 * 16, _share), _share) INTO _size
+        FROM (SELECT (_first + _share * _windows / 8 * n)::bigint AS from_id FROM generate_series(0, 7) AS n) p
         CROSS JOIN LATERAL (SELECT t.id FROM taskyard.task t WHERE t.tube = _number AND t.id >= p.from_id
             ORDER BY t.id OFFSET 15 LIMIT 1) l;
-    RETURN (WITH bounds AS MATERIALIZED (
-        SELECT ceil(s.start)::bigint AS from_id, ceil(s.start + _size)::bigint AS to_id
-        FROM (SELECT _first + _share * n + (_share - _size) * taskyard.shift(n) AS start FROM generate_series(0, 255) AS n) s)
-    SELECT sum(_share * w.ahead / CASE WHEN w.rows < 60 THEN greatest(b.to_id - b.from_id, 1) ELSE w.last - b.from_id + 1 END)
-        FROM bounds b CROSS JOIN LATERAL (SELECT count(*) AS rows, max(r.id) AS last,
+    WITH bounds AS MATERIALIZED (
+        SELECT s.n, ceil(s.start)::bigint AS from_id, ceil(s.start + _size)::bigint AS to_id
+        FROM (SELECT n, _first + _share * n + (_share - _size) * taskyard.shift(n) AS start
+            FROM generate_series(0, _windows - 1) AS n) s),
+    found AS MATERIALIZED (
+        SELECT b.n, w.ahead / s.length AS ahead, w.ready / s.length AS ready
+        FROM bounds b CROSS JOIN LATERAL (SELECT count(*) AS rows, max(r.id) AS last, count(*) FILTER (WHERE r.state = 0) AS ready,
                 count(*) FILTER (WHERE r.state = 0 AND (r.pri, r.id) < (_pri, _id)) AS ahead
             FROM (SELECT t.id, t.pri, t.state FROM taskyard.task t
-                WHERE t.tube = _number AND t.id >= b.from_id AND t.id < b.to_id ORDER BY t.id LIMIT 60) r) w);
+                WHERE t.tube = _number AND t.id >= b.from_id AND t.id < b.to_id ORDER BY t.id LIMIT 60) r) w
+        CROSS JOIN LATERAL (SELECT CASE WHEN w.rows < 60 THEN greatest(b.to_id - b.from_id, 1) ELSE w.last - b.from_id + 1 END::float8
+            AS length) s),
+    whole AS (SELECT sum(f.ahead) / nullif(sum(f.ready), 0) AS share, _all / nullif(sum(f.ready), 0) AS weight FROM found f)
+    SELECT _all * min(w.share), min(w.weight) * sqrt(sum((f.before + f.behind - 2 * f.rest) ^ 2) / 6) INTO ahead, error
+        FROM whole w CROSS JOIN LATERAL (SELECT r.rest, lag(r.rest) OVER near AS before, lead(r.rest) OVER near AS behind
+            FROM (SELECT f.n, f.ahead - w.share * f.ready AS rest FROM found f) r WINDOW near AS (ORDER BY r.n)) f;
 END $$;
 
--- About how many ready tasks are before a place.
-CREATE OR REPLACE FUNCTION taskyard.ready_estimated(_number integer, _pri bigint, _id bigint) RETURNS bigint
+-- How many ready tasks are from a place on, before another one; counts all of them, which reads at most two priorities in part.
+CREATE OR REPLACE FUNCTION taskyard.ready_counted(_number integer, _from_pri bigint, _from_id bigint, _pri bigint, _id bigint)
+RETURNS bigint LANGUAGE plpgsql STABLE SET plan_cache_mode = force_custom_plan AS $$
+DECLARE
+    _count bigint;
+    _more bigint;
+BEGIN
+    SELECT count(*) INTO _count FROM (SELECT t.id FROM taskyard.task t WHERE t.tube = _number AND t.state = 0 AND t.pri = _from_pri
+        AND t.id >= _from_id AND t.id < CASE WHEN _from_pri = _pri THEN _id ELSE 9223372036854775807 END
+        ORDER BY t.pri, t.id OFFSET 0) r;
+    IF _from_pri < _pri THEN
+        SELECT count(*) INTO _more FROM (SELECT t.id FROM taskyard.task t WHERE t.tube = _number AND t.state = 0
+            AND t.pri > _from_pri AND t.pri < _pri ORDER BY t.pri, t.id OFFSET 0) r;
+        _count := _count + _more;
+        SELECT count(*) INTO _more FROM (SELECT t.id FROM taskyard.task t WHERE t.tube = _number AND t.state = 0
+            AND t.pri = _pri AND t.id < _id ORDER BY t.pri, t.id OFFSET 0) r;
+        _count := _count + _more;
+    END IF;
+    RETURN _count;
+END $$;
+
+-- About how many ready tasks are before a place, of which _before are before an earlier one. A few windows are read first. If their standard
+-- error is more than 1.6 %, the cheapest of these follows, by the number of rows that could be read in its time: more windows of each
+-- priority, windows of all tasks by id, or to count the tasks from the earlier place, or those behind. Where long batches of several priorities
+-- alternate, each window is within one of them, and thousands are needed. Answers also whether it has sampled (0), counted from the
+-- earlier place (1) or from the end (2).
+CREATE OR REPLACE FUNCTION taskyard.ready_estimated(
+    _number integer, _pri bigint, _id bigint, _from_pri bigint, _from_id bigint, _before bigint, OUT ahead bigint, OUT way integer)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    _found record;
-    _count bigint;
+    _found record := taskyard.ready_priorities(_number, _pri, _id, 64);
+    _sample record;
+    _all bigint;
+    _ready float8;
+    _how integer := CASE WHEN _found.pris IS NULL THEN 2 ELSE 1 END;
+    _windows integer[] := ARRAY[256, 256];
+    _rows float8[] := ARRAY['infinity', NULL];
+    _more float8;
 BEGIN
-    _found := taskyard.ready_priorities(_number, _pri, _id, 64);
-    IF _found.pris IS NULL THEN
-        -- The fewer tasks are ahead, the fewer of the samples are.
-        _count := taskyard.ready_between(_number, -9223372036854775808, -1, _pri, _id, 5 * {{AHEAD_COUNTED_MAX}});
-        IF _count = 5 * {{AHEAD_COUNTED_MAX}} THEN
-            _count := greatest(_count, round(taskyard.ready_sampled_by_id(_number, _pri, _id)));
+    SELECT sum(c.ready), sum(c.ready) / greatest(sum(c.ready + c.passed + c.taken + c.delayed + c.buried), 1)::float8
+        INTO _all, _ready FROM taskyard.count c WHERE c.tube = _number;
+    way := 0;
+    LOOP
+        IF _how = 1 THEN
+            _sample := taskyard.ready_sampled(_number, _found.pris, _found.firsts, _found.ends, _found.gaps, _found.smallest, _windows[1]);
+        ELSE
+            _sample := taskyard.ready_sampled_by_id(_number, _pri, _id, _all, _windows[2]);
         END IF;
-        RETURN _count;
-    END IF;
-    RETURN round(taskyard.ready_sampled(_number, _found.pris, _found.firsts, _found.ends, _found.gaps, _found.smallest));
+        ahead := least(greatest(round(coalesce(_sample.ahead, 0)), _before + {{AHEAD_COUNTED_MAX}}), _all);
+        EXIT WHEN _sample.error <= 0.016 * ahead OR _windows[_how] = 16384;
+        -- The error falls with the number of windows where these are closer than batches are long, and with its root otherwise.
+        _more := greatest((coalesce(_sample.error, ahead) / (0.014 * ahead)) ^ 1.5, 1.3);
+        _rows[_how] := _windows[_how] * _more * 40 * _how;
+        _windows[_how] := least(_windows[_how] * least(_more, 4), 16384);
+        -- By id, most windows are needed if each has only tasks ahead or only others.
+        _rows[2] := coalesce(_rows[2], 40 * greatest(512, (_all::float8 / ahead - 1) / 0.014 ^ 2) / _ready);
+        IF least(ahead - _before, _all - ahead) <= least(_rows[1], _rows[2]) THEN
+            way := CASE WHEN ahead - _before <= _all - ahead THEN 1 ELSE 2 END;
+            ahead := CASE way WHEN 1 THEN _before + taskyard.ready_counted(_number, _from_pri, _from_id, _pri, _id)
+                ELSE _all - taskyard.ready_counted(_number, _pri, _id, 9223372036854775807, 9223372036854775807) END;
+            EXIT;
+        END IF;
+        _how := CASE WHEN _rows[1] <= _rows[2] THEN 1 ELSE 2 END;
+    END LOOP;
 END $$;
 
 -- The place of a task in its sub-queue. Beyond the tasks that are counted, the sub-queue is taken to have the same share of all
@@ -187,7 +257,7 @@ BEGIN
             WHERE t.tube = _number AND t.subqueue = _key AND t.state < 1
             ORDER BY t.state, t.pri, t.id OFFSET {{SUBQUEUE_COUNTED_MAX}} - 1 LIMIT 1;
         ahead := round(ahead * greatest(_ready::float8
-            / greatest(taskyard.ready_estimated(_number, _last_pri, _last_id), ahead), 1));
+            / greatest((taskyard.ready_estimated(_number, _last_pri, _last_id, -9223372036854775808, -1, 0)).ahead, ahead), 1));
     END IF;
     SELECT count(*) > 0 INTO is_busy FROM (SELECT t.id FROM taskyard.task t
         WHERE t.tube = _number AND t.subqueue = _key AND t.state > 0 AND t.state < 2
@@ -288,10 +358,11 @@ BEGIN
             _exact := _bounded.is_exact;
         ELSE
             _count := taskyard.ready_between(_t.number, _last_pri, _last_id, _k.pri, _k.id, {{AHEAD_COUNTED_MAX}});
-            _ready := _ready + _count;
             IF _count = {{AHEAD_COUNTED_MAX}} THEN
-                _ready := greatest(_ready, taskyard.ready_estimated(_t.number, _k.pri, _k.id));
-                _exact := false;
+                SELECT e.ahead, CASE e.way WHEN 0 THEN false WHEN 1 THEN _exact ELSE true END INTO _ready, _exact
+                    FROM taskyard.ready_estimated(_t.number, _k.pri, _k.id, _last_pri, _last_id, _ready) e;
+            ELSE
+                _ready := _ready + _count;
             END IF;
         END IF;
         _last_pri := _k.pri;

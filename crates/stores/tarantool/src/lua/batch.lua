@@ -100,12 +100,12 @@ local function run_in_transaction(c, commands, together, invalid)
     return replies
 end
 
--- Runs a list, outside a transaction.
-local function run_list(c, command)
+-- Runs a command that only reads and may yield, outside a transaction.
+local function run_reader(c, command)
     if not is_counted(foreign()) then
         atomically(function() end)
     end
-    return { verbs[LIST](c, command) }
+    return { verbs[command[1]](c, command) }
 end
 
 -- Waits until so many replicas have all writes of this instance; answers whether they have in time.
@@ -150,15 +150,15 @@ function api.batch(server, call, now, lease, commands, replicas, together, inval
     -- A call counts like a heartbeat.
     note_contact(server)
     local c = new_context(server, moment(now), lease and tonumber(lease))
-    local is_list, replies = #commands == 1 and commands[1][1] == LIST, nil
-    if is_list then
-        replies = run_list(c, commands[1])
+    local is_reader, replies = #commands == 1 and (commands[1][1] == LIST or commands[1][1] == positions.NUMBER), nil
+    if is_reader then
+        replies = run_reader(c, commands[1])
     else
         replies = run_in_transaction(c, commands, together or call, invalid or {})
     end
     local ready, rooms, names, failed = effects(c)
     local next_at, event_keys, next_schedule = next_wakeup(c), event_keys_of(c), schedules.next_due()
-    if not is_list then
+    if not is_reader then
         box.commit()
     end
     confirm_announced(c)

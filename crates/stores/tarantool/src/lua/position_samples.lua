@@ -4,18 +4,23 @@
 -- of a window with more than these only the first ones count, with the length that they have. Windows of a fixed length are unbiased also
 -- where ids have large holes, because tasks of other priorities were put between. The windows are at irregular
 -- places, so that holes in a regular pattern are not always missed.
+--
+-- Each window differs from the average of its neighbours by their errors, which gives the standard error of the sum.
 
 local bit = require('bit')
 
--- How many windows there are, how many rows one has, and how many are read at once: of the ready tasks of a priority, and of all tasks.
-local WINDOWS, ROWS, ROWS_READ = 256, 14, 22
-local WINDOWS_BY_ID, ROWS_BY_ID, ROWS_READ_BY_ID = 64, 40, 60
+-- How many rows a window has, and how many are read at once: of the ready tasks of a priority, and of all tasks.
+local ROWS, ROWS_READ = 14, 22
+local ROWS_BY_ID, ROWS_READ_BY_ID = 40, 60
 -- Most rows of a window.
 local ROWS_MAX = 120
 -- In how many places the distance of ids is measured.
 local PROBES = 64
--- With more priorities than this, tasks are sampled by id, unless so few are ahead.
-local PRIORITIES_MAX, SKIPPED_MAX = 64, 10 * {{AHEAD_COUNTED_MAX}}
+-- With more priorities than this, tasks are sampled by id.
+local PRIORITIES_MAX = 64
+
+-- How many rows Tarantool skips while Lua reads a window, of a priority or by id, and how many until other fibers run: about a millisecond.
+positions.WINDOW_COST, positions.WINDOW_COST_BY_ID, positions.STEP_COST = 500, 1500, 20000
 
 -- Where in its part each sample is, from 0 to 1: irregular, but always the same.
 local function shifts()
@@ -67,14 +72,35 @@ local function gap_of(first, ending, probes, rows, id_behind)
     end
 end
 
--- Calls a function for windows from an id to another, with the bounds of each and the length that it stands for.
+-- Lets other fibers run after so many rows, except in a transaction, which would be aborted.
+function positions.work(shared, rows)
+    shared.work = (shared.work or 0) + rows
+    if shared.work >= positions.STEP_COST and not box.is_in_txn() then
+        shared.work, shared.has_yielded = 0, true
+        fiber.sleep(0)
+    end
+end
+
+-- Calls a function for windows from an id to another, with the bounds of each, the length that it stands for and its number.
 local function each_window(first, ending, count, size, visit)
     local share, shift = (ending - first) / count, shifts()
     size = math.min(size, share)
     for place = 0, count - 1 do
         local start = first + share * place + (share - size) * shift()
-        visit(math.ceil(start), math.ceil(start + size), share)
+        visit(math.ceil(start), math.ceil(start + size), share, place + 1)
     end
+end
+
+-- The sum of such numbers from neighbouring windows, and its standard error squared.
+local function sum_of(numbers)
+    local sum, squares, size = 0, 0, #numbers
+    for place = 1, size do
+        sum = sum + numbers[place]
+        if place > 1 and place < size then
+            squares = squares + (numbers[place - 1] + numbers[place + 1] - 2 * numbers[place]) ^ 2
+        end
+    end
+    return sum, squares / 6
 end
 
 -- The length of a window with so many rows, at most `most`, of which this is the last id.
@@ -83,7 +109,7 @@ local function length_of(from, to, rows, most, last)
 end
 
 -- The priorities of ready tasks before a place, with the range of their ids; nil if there are too many.
-local function priorities_before(of, pri, id)
+function positions.priorities_before(of, pri, id)
     local parts, head = {}, S.ready:select({ of }, { limit = 1 })[1]
     while head and head[1] == of and positions.is_before(head[2], head[3], pri, id) do
         local own, first = head[2], tonumber(head[3])
@@ -118,61 +144,111 @@ local function ready_in_window(of, pri, from, to)
     return all, tonumber(last[3])
 end
 
--- About how many tasks of these priorities are ready. A priority with more tasks gets more windows.
-local function sampled_ready(of, parts)
-    local all, ahead, probes = 0, 0, math.max(math.floor(PROBES / #parts), 4)
+-- Measures how far the ids of these priorities are apart, and which share of the windows each gets. A priority with more tasks or more ids
+-- gets more.
+function positions.measure(of, parts)
+    local all, length, probes = 0, 0, math.max(math.floor(PROBES / #parts), 4)
     for _, part in ipairs(parts) do
         part.gap, part.smallest = gap_of(part.first, part.ending, probes, ROWS, function(from, offset)
             local row = S.ready:select({ of, part.pri, from }, { iterator = 'GE', offset = offset, limit = 1 })[1]
             return row and row[1] == of and row[2] == part.pri and tonumber(row[3]) or nil
         end)
-        part.size = (part.ending - part.first) / (part.gap or part.ending - part.first)
-        all = all + part.size
+        part.length = part.ending - part.first
+        part.size = part.length / (part.gap or part.length)
+        all, length = all + part.size, length + part.length
     end
     for _, part in ipairs(parts) do
-        local count = part.gap and 2 + math.ceil(WINDOWS * part.size / all) or 1
-        local size = part.ending
+        part.windows = (part.size / all + part.length / length) / 2
+    end
+end
+
+-- About how many tasks of these priorities are ready, from so many windows, and the standard error of that.
+function positions.sampled_ready(of, shared, parts, windows)
+    local ahead, squares = 0, 0
+    for _, part in ipairs(parts) do
+        local count = part.gap and 2 + math.ceil(windows * part.windows) or 1
+        local size, numbers = part.ending, {}
         if part.gap then
             -- The more the distances differ, the more rows a window needs.
             local rows = ROWS * math.min(math.max(part.gap / part.smallest / 2, 1), 3)
             size = math.min(rows * part.gap, 0.9 * ROWS_MAX * part.smallest)
         end
-        each_window(part.first, part.ending, count, size, function(from, to, share)
+        each_window(part.first, part.ending, count, size, function(from, to, share, place)
             local found, last = ready_in_window(of, part.pri, from, to)
-            ahead = ahead + share * found / length_of(from, to, found, ROWS_MAX, last)
+            numbers[place] = share * found / length_of(from, to, found, ROWS_MAX, last)
+            positions.work(shared, positions.WINDOW_COST)
         end)
+        local sum, part_squares = sum_of(numbers)
+        ahead, squares = ahead + sum, squares + part_squares
     end
-    return ahead
+    return ahead, math.sqrt(squares)
 end
 
--- Ready tasks from windows of all tasks by id, and how many tasks each stands for.
-local function sample_by_id(c, of)
-    local found = { pris = {}, ids = {}, weights = {} }
-    local first, last = tonumber(S.task:select({ of }, { limit = 1 })[1][ID]),
-        tonumber(S.task:select({ of }, { iterator = 'REQ', limit = 1 })[1][ID])
+-- Adds the ready tasks of a window of all tasks by id to a sample. An expired one only counts as ready.
+local function add_window(c, of, found, from, to, place)
+    local taken = S.taken:select({ of, from }, { iterator = 'GE', limit = 1 })[1]
+    local may_be_taken = taken and taken[D_TUBE] == of and taken[D_ID] < to
+    local rows, size, kept, ready = S.task:select({ of, from }, { iterator = 'GE', limit = ROWS_READ_BY_ID }), 0, #found.ids, 0
+    for _, row in ipairs(rows) do
+        if row[TUBE] ~= of or row[ID] >= to then
+            break
+        end
+        size = size + 1
+        if row[STATE] == READY and not (may_be_taken and S.taken:get({ of, row[ID] })) then
+            ready = ready + 1
+            if row[EXPIRES] > c.now then
+                found.ids[#found.ids + 1], found.pris[#found.pris + 1] = row[ID], row[PRI]
+            end
+        end
+    end
+    local weight = size > 0 and 1 / length_of(from, to, size, ROWS_READ_BY_ID, tonumber(rows[size][ID])) or 0
+    for kept_place = kept + 1, #found.ids do
+        found.weights[kept_place], found.windows[kept_place] = weight, place
+    end
+    found.ready[place] = ready * weight
+end
+
+-- Ready tasks from windows of all tasks by id, each with its window and the share of it that it is.
+function positions.sample_by_id(c, of, shared, windows)
+    local found = { pris = {}, ids = {}, weights = {}, windows = {}, ready = {} }
+    local head, tail = S.task:select({ of }, { limit = 1 })[1], S.task:select({ of }, { iterator = 'REQ', limit = 1 })[1]
+    if not head then
+        return found
+    end
+    local first, last = tonumber(head[ID]), tonumber(tail[ID])
     local gap = gap_of(first, last + 1, PROBES / 4, ROWS, function(from, offset)
         local row = S.task:select({ of, from }, { iterator = 'GE', offset = offset, limit = 1 })[1]
         return row and row[TUBE] == of and tonumber(row[ID]) or nil
     end)
-    each_window(first, last + 1, WINDOWS_BY_ID, ROWS_BY_ID * (gap or 1), function(from, to, share)
-        local taken = S.taken:select({ of, from }, { iterator = 'GE', limit = 1 })[1]
-        local may_be_taken = taken and taken[D_TUBE] == of and taken[D_ID] < to
-        local rows, size, kept = S.task:select({ of, from }, { iterator = 'GE', limit = ROWS_READ_BY_ID }), 0, #found.ids
-        for _, row in ipairs(rows) do
-            if row[TUBE] ~= of or row[ID] >= to then
-                break
-            end
-            size = size + 1
-            if row[STATE] == READY and row[EXPIRES] > c.now
-                and not (may_be_taken and S.taken:get({ of, row[ID] })) then
-                found.ids[#found.ids + 1], found.pris[#found.pris + 1] = row[ID], row[PRI]
-            end
-        end
-        for place = kept + 1, #found.ids do
-            found.weights[place] = share / length_of(from, to, size, ROWS_READ_BY_ID, tonumber(rows[size][ID]))
-        end
+    each_window(first, last + 1, windows, ROWS_BY_ID * (gap or 1), function(from, to, _, place)
+        add_window(c, of, found, from, to, place)
+        positions.work(shared, positions.WINDOW_COST_BY_ID)
     end)
     return found
+end
+
+-- About how many of `all` ready tasks are before a place, from a sample by id, and the standard error of that. The share of the ready tasks is
+-- estimated, so that holes between ids do not matter.
+function positions.share_in_sample(found, all, pri, id)
+    local before, rests = {}, {}
+    for place = 1, #found.ready do
+        before[place] = 0
+    end
+    for place = 1, #found.ids do
+        if positions.is_before(found.pris[place], found.ids[place], pri, id) then
+            local window = found.windows[place]
+            before[window] = before[window] + found.weights[place]
+        end
+    end
+    local ready, ahead = sum_of(found.ready), sum_of(before)
+    if ready == 0 then
+        return 0, 0
+    end
+    for place = 1, #before do
+        rests[place] = before[place] - ahead / ready * found.ready[place]
+    end
+    local _, squares = sum_of(rests)
+    return all * ahead / ready, all / ready * math.sqrt(squares)
 end
 
 -- All ready tasks of a tube with few in its sub-queues, as in a sample.
@@ -199,21 +275,4 @@ function positions.ready_between(of, key, pri, id, most)
     return (positions.count_rows(S.ready, key, most, function(row)
         return row[1] == of and positions.is_before(row[2], row[3], pri, id) and { of, row[2], row[3] }
     end))
-end
-
--- About how many ready tasks are before a place, and whether expired ones are left out. `shared` is what was read for this command.
-function positions.estimated(c, tube, shared, pri, id)
-    local of = tube.number
-    local parts = not tube.o.subqueues and priorities_before(of, pri, id)
-    if parts then
-        return math.floor(sampled_ready(of, parts) + 0.5), false
-    elseif not tube.o.subqueues then
-        -- The fewer tasks are ahead, the fewer of the samples are.
-        local count = positions.ready_between(of, { of }, pri, id, SKIPPED_MAX)
-        if count < SKIPPED_MAX then
-            return count, false
-        end
-    end
-    shared.by_id = shared.by_id or sample_by_id(c, tube.number)
-    return math.floor(positions.ahead_in_sample(shared.by_id, pri, id) + 0.5), true
 end

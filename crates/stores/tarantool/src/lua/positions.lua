@@ -1,4 +1,5 @@
--- Shows where waiting tasks are in the queue. Few tasks are counted exactly, the number of many is estimated.
+-- Shows where waiting tasks are in the queue. Few tasks are counted exactly, the number of many is estimated. Like a list, it writes nothing, and
+-- a call with it has no other command and is not a transaction, so that long work yields.
 
 local AHEAD_COUNTED_MAX, SUBQUEUE_COUNTED_MAX = {{AHEAD_COUNTED_MAX}}, {{SUBQUEUE_COUNTED_MAX}}
 local DELAYED_LOOKED_MAX, GATE_LOOKED_MAX, DELAYED_PERIODS = {{DELAYED_LOOKED_MAX}}, {{GATE_LOOKED_MAX}}, {{DELAYED_PERIODS}}
@@ -6,6 +7,9 @@ local DELAYED_LOOKED_MAX, GATE_LOOKED_MAX, DELAYED_PERIODS = {{DELAYED_LOOKED_MA
 local SUBQUEUES_MAX = 512
 
 local is_before = positions.is_before
+
+-- The number of the command.
+positions.NUMBER = 22
 
 -- How many ready tasks of a sub-queue are before a place; counts up to `most`. Answers also the place of the last.
 local function ahead_in(of, key, pri, id, most)
@@ -64,11 +68,14 @@ local function ready_before(c, tube, shared, pri, id)
         return shared.ahead, is_exact, shared.is_unexpired
     end
     local more = positions.ready_between(of, shared.last or { of }, pri, id, AHEAD_COUNTED_MAX)
-    shared.last, shared.ahead = { of, pri, id }, shared.ahead + more
     if more == AHEAD_COUNTED_MAX then
-        local ahead, is_unexpired = positions.estimated(c, tube, shared, pri, id)
-        shared.ahead, shared.is_exact, shared.is_unexpired = math.max(shared.ahead, ahead), false, is_unexpired
+        local ahead, is_unexpired
+        ahead, is_unexpired, is_exact = positions.estimated(c, tube, shared, pri, id)
+        shared.ahead, shared.is_exact, shared.is_unexpired = is_exact and ahead or math.max(shared.ahead + more, ahead), is_exact, is_unexpired
+    else
+        shared.ahead = shared.ahead + more
     end
+    shared.last = { of, pri, id }
     return shared.ahead, shared.is_exact, shared.is_unexpired
 end
 
@@ -181,10 +188,20 @@ local function waiting_tasks(c, tube, ids)
     return tasks
 end
 
+-- Whether a tube was dropped during a yield; another one may have its number then.
+local function is_dropped(tube, shared)
+    local row = shared.has_yielded and S.tube:get(tube.number)
+    return shared.has_yielded and not (row and row[2] == tube.name)
+end
+
+-- The position of a task; nil if the tube was dropped.
 local function position(c, tube, shared, task, delayed)
     local pri, id, is_gated = task[PRI], task[ID], task[FLAG] == GATED
     local count = tube.o.subqueues and ready_in_subqueues or ready_before
     local ahead, is_exact, is_unexpired = count(c, tube, shared, pri, id)
+    if is_dropped(tube, shared) then
+        return nil
+    end
     local gone, own_gone = expired_before(shared.expired, pri, id, given(task[SUBQUEUE]))
     ahead = is_unexpired and ahead or ahead - gone
     is_exact = is_exact and shared.has_all_expired
@@ -200,7 +217,7 @@ local function position(c, tube, shared, task, delayed)
     return { id, pri, math.max(ahead, 0), is_exact, due, delayed, subqueue, gate, NULL }
 end
 
-verbs[22] = function(c, command)
+verbs[positions.NUMBER] = function(c, command)
     local tube, ids = open_tube(c, command[2]), command[3]
     if not tube then
         return refuse('tube_not_found', command[2])
@@ -211,6 +228,9 @@ verbs[22] = function(c, command)
     shared.expired, shared.has_all_expired = expired_ready(c, tube)
     for place, task in ipairs(tasks) do
         found[task[ID]] = position(c, tube, shared, task, delayed[place])
+        if not found[task[ID]] then
+            return refuse('tube_not_found', command[2])
+        end
     end
     for _, id in ipairs(ids) do
         shown[#shown + 1] = found[id]
