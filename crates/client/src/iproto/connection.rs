@@ -296,7 +296,7 @@ impl ConnectionShared {
         state.error.get_or_insert(why);
         let pending = std::mem::take(&mut state.pending);
         drop(state);
-        drop(pending);
+        pending.fail();
     }
 
     fn unreachable(&self, why: &str) -> IprotoError {
