@@ -30,7 +30,7 @@ const COLD: f64 = 2.0;
 
 /// All steps together fit into the targets. A step that builds or installs is held to its budget for a fresh clone.
 const BUDGETS: &[Budget] = &[
-    builds("tools", 15, 60),
+    builds("tools", 12, 57),
     runs("format", 10),
     builds("clippy", 20, 220),
     runs("tidy", 12),
@@ -39,6 +39,8 @@ const BUDGETS: &[Budget] = &[
     runs("packages", 10),
     runs("fixtures", 270),
     runs("tests", 220),
+    // It runs beside the two steps before it, so that it has mostly ended.
+    runs("simulator", 3),
     runs("secrets", 3),
 ];
 

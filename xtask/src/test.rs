@@ -6,6 +6,7 @@ use crate::fixtures::{self, Failures, without_fixtures};
 use crate::packages;
 use crate::secret_scan;
 use crate::shell;
+use crate::simulate::BackgroundSimulator;
 use crate::steps::Steps;
 use crate::tidy;
 use crate::tools::{self, Tools};
@@ -103,6 +104,7 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) -> Vec<String> {
         steps.run("packages", packages::run);
     }
     let mut notes = Vec::new();
+    let simulator = options.filter.is_none().then(BackgroundSimulator::start);
     if nextest {
         steps.run("fixtures", || {
             let prepare = |command: &mut Command| {
@@ -112,22 +114,31 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) -> Vec<String> {
             Ok(())
         });
     }
-    // Near the end, so that the runner's own summary stands right above the table.
-    steps.run("tests", || {
-        let mut tests = runner(nextest);
-        tests.arg("--no-fail-fast");
-        if nextest {
-            tests.args(["--filterset", &without_fixtures()]);
-            tests.args(["--test-threads", &test_threads().to_string()]);
-        }
-        tests.args(&options.filter);
-        shell::run(secret_scan::keep_output(with_tools(&mut tests, tools.as_ref())))
-    });
+    steps.run("tests", || run_tests(options, nextest, tools.as_ref()));
+    if let Some(simulator) = simulator {
+        steps.run("simulator", || {
+            let runs = simulator.finish()?;
+            notes.extend(runs.iter().map(|run| format!("simulator, {run}")));
+            Ok(())
+        });
+    }
     steps.run("secrets", || {
         notes.push(secret_scan::scan(&secret_scan::folder(), options.filter.is_none())?);
         Ok(())
     });
     notes
+}
+
+/// Runs all tests but the fixtures. Near the end, so that the runner's own summary stands right above the table.
+fn run_tests(options: &TestOptions, nextest: bool, tools: Option<&Tools>) -> Result<(), String> {
+    let mut tests = runner(nextest);
+    tests.arg("--no-fail-fast");
+    if nextest {
+        tests.args(["--filterset", &without_fixtures()]);
+        tests.args(["--test-threads", &test_threads().to_string()]);
+    }
+    tests.args(&options.filter);
+    shell::run(secret_scan::keep_output(with_tools(&mut tests, tools)))
 }
 
 /// Whether cargo-nextest is installed.

@@ -54,7 +54,7 @@ pub use client::Client;
 pub use embedded::Embedded;
 pub use error::{Error, HttpError, IprotoError, Result};
 pub use http::Http;
-pub use iproto::{Call, Iproto};
+pub use iproto::{Call, Iproto, IprotoDialer, IprotoSocket};
 pub use schedule::ScheduleManager;
 pub use semaphore::{EventStream, Events, Semaphore, SemaphoreManager};
 pub use task::{Task, bytes_task, new_task};

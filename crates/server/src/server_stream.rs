@@ -1,4 +1,4 @@
-//! A connection of a client, encrypted or not, as one type: what serves connections is compiled once.
+//! A connection of a client, encrypted or not, or within this process, as one type: what serves connections is compiled once.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -12,7 +12,13 @@ use tokio_rustls::server::TlsStream;
 pub(crate) enum ServerStream {
     Plain(TcpStream),
     Encrypted(Box<TlsStream<TcpStream>>),
+    InProcess(Box<dyn ByteStream>),
 }
+
+/// A stream of bytes in both directions that is no socket of the system.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 
 /// Sends the last bytes of a connection and closes it.
 pub(crate) async fn send_and_close<S>(mut stream: S, bytes: &[u8]) -> io::Result<()>
@@ -43,6 +49,7 @@ impl AsyncRead for ServerStream {
         match self.get_mut() {
             ServerStream::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
             ServerStream::Encrypted(stream) => Pin::new(stream).poll_read(cx, buffer),
+            ServerStream::InProcess(stream) => Pin::new(stream).poll_read(cx, buffer),
         }
     }
 }
@@ -56,6 +63,7 @@ impl AsyncWrite for ServerStream {
         match self.get_mut() {
             ServerStream::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
             ServerStream::Encrypted(stream) => Pin::new(stream).poll_write(cx, bytes),
+            ServerStream::InProcess(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
 
@@ -67,6 +75,7 @@ impl AsyncWrite for ServerStream {
         match self.get_mut() {
             ServerStream::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
             ServerStream::Encrypted(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            ServerStream::InProcess(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
         }
     }
 
@@ -74,6 +83,7 @@ impl AsyncWrite for ServerStream {
         match self {
             ServerStream::Plain(stream) => stream.is_write_vectored(),
             ServerStream::Encrypted(stream) => stream.is_write_vectored(),
+            ServerStream::InProcess(stream) => stream.is_write_vectored(),
         }
     }
 
@@ -81,6 +91,7 @@ impl AsyncWrite for ServerStream {
         match self.get_mut() {
             ServerStream::Plain(stream) => Pin::new(stream).poll_flush(cx),
             ServerStream::Encrypted(stream) => Pin::new(stream).poll_flush(cx),
+            ServerStream::InProcess(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
@@ -88,6 +99,7 @@ impl AsyncWrite for ServerStream {
         match self.get_mut() {
             ServerStream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             ServerStream::Encrypted(stream) => Pin::new(stream).poll_shutdown(cx),
+            ServerStream::InProcess(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

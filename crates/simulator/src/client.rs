@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use taskyard_core::{Command, Error, Execute, Reply, SessionId, TaskId, TubeName};
+use taskyard_core::{Command, Error, Reply, SessionId, TaskId, TubeName};
 use taskyard_engine::Clock;
 
 use crate::history::{CallReply, OperationNumber};
@@ -18,11 +18,11 @@ const OLD_MAX: usize = 8;
 
 /// A client and what it holds.
 pub struct Client {
-    world: Rc<World>,
+    pub(super) world: Rc<World>,
     number: u32,
-    server: usize,
+    pub(super) server: usize,
     held: Vec<HeldTask>,
-    old: Vec<HeldTask>,
+    pub(super) old: Vec<HeldTask>,
     put: Vec<(TubeName, TaskId)>,
     session: Option<SessionId>,
     /// The server process that it began the session with.
@@ -111,6 +111,10 @@ impl Client {
                     self.begin_session(operation).await;
                 }
             }
+            Verb::Alter => self.alter(operation, role, rng).await,
+            Verb::Choose => self.choose(operation, role, rng).await,
+            Verb::Show => self.show_done(operation).await,
+            Verb::Scratch => self.use_scratch_tube(operation, rng).await,
         }
     }
 
@@ -245,7 +249,7 @@ impl Client {
     }
 
     /// Calls the server; returns whether the call was executed for sure.
-    async fn call(&mut self, operation: OperationNumber, command: Command) -> bool {
+    pub(super) async fn call(&mut self, operation: OperationNumber, command: Command) -> bool {
         let is_done = |reply: &CallReply| matches!(reply, CallReply::Replied(_));
         self.world.read_call(operation, self.server, command, None, is_done).await
     }
@@ -267,7 +271,7 @@ impl World {
     }
 
     /// The same; the client reads only a part of the reply, and may give up before it.
-    async fn read_call<T>(
+    pub async fn read_call<T>(
         &self,
         operation: OperationNumber,
         server: usize,
@@ -278,13 +282,12 @@ impl World {
         let host = &self.servers[server];
         let ahead = host.clock.wall_ahead();
         let index = self.history.borrow_mut().begin(operation, server, command.clone());
-        let engine = host.engine();
-        let replies = engine.execute(vec![command]);
+        let reply = self.execute(operation.0, server, command);
         let reply = match patience {
-            Some(patience) => tokio::time::timeout(patience, replies).await.ok(),
-            None => Some(replies.await),
+            Some(patience) => tokio::time::timeout(patience, reply).await.ok().flatten(),
+            None => reply.await,
         };
-        let reply = match reply.and_then(|mut replies| replies.pop()) {
+        let reply = match reply {
             Some(Ok(reply)) => CallReply::Replied(reply),
             None | Some(Err(Error::OutcomeUnknown(_))) => CallReply::Unknown,
             Some(Err(error)) => CallReply::Refused(error),

@@ -30,8 +30,10 @@ pub struct Evidence<'a> {
     pub puts: HashMap<u64, PutTask<'a>>,
     /// Calls that may have changed the state of single tasks, in the order of their begin.
     pub changes: HashMap<TaskKey<'a>, Vec<TaskChange<'a>>>,
-    /// Calls that may have changed all tasks of a tube: truncate and kick.
+    /// Calls that may have changed all tasks of a tube: truncate, kick and release of all.
     pub tube_changes: HashMap<&'a TubeName, Vec<&'a RecordedCall>>,
+    /// Kicks of single tasks.
+    pub kicked: HashMap<TaskKey<'a>, Vec<(&'a RecordedCall, Option<&'a Outcome>)>>,
 }
 
 /// A task of a put.
@@ -52,7 +54,7 @@ pub struct PutTask<'a> {
 pub struct TaskChange<'a> {
     /// The call.
     pub call: &'a RecordedCall,
-    /// The claimed delivery; `None` for a delete.
+    /// The claimed delivery; `None` for a delete and for a finish by any holder.
     pub lease: Option<Lease>,
     /// How the delivery ends; `None` for a delete.
     pub finish: Option<&'a Finish>,
@@ -143,6 +145,7 @@ impl<'a> Evidence<'a> {
             puts: HashMap::new(),
             changes: HashMap::new(),
             tube_changes: HashMap::new(),
+            kicked: HashMap::new(),
         };
         let mut left = HashMap::new();
         for call in &history.calls {
@@ -197,8 +200,19 @@ impl<'a> Evidence<'a> {
                     self.changes.entry((tube, *id)).or_default().push(change);
                 }
             }
-            Command::Truncate { tube } | Command::Kick { tube, .. } if call.may_have_run() => {
+            Command::Truncate { tube }
+            | Command::ReleaseAll { tube }
+            | Command::Kick { tube, .. }
+                if call.may_have_run() =>
+            {
                 self.tube_changes.entry(tube).or_default().push(call);
+            }
+            Command::KickTasks { tube, ids, .. } if call.may_have_run() => {
+                self.tube_changes.entry(tube).or_default().push(call);
+                for (index, id) in ids.iter().enumerate() {
+                    let kick = (call, outcome_of(replied, index));
+                    self.kicked.entry((tube, *id)).or_default().push(kick);
+                }
             }
             Command::LeaveSession { session } => {
                 let first = left.entry(*session).or_insert(call.begin.number);
@@ -227,7 +241,7 @@ impl<'a> Evidence<'a> {
             }
         }
         for call in self.tube_changes.get(delivery.tube).into_iter().flatten() {
-            if matches!(call.command, Command::Truncate { .. })
+            if matches!(call.command, Command::Truncate { .. } | Command::ReleaseAll { .. })
                 && call.may_run_after(delivery.call.begin)
             {
                 delivery.note_end(call.begin.number.max(delivery.from.number));
@@ -253,6 +267,14 @@ impl<'a> Evidence<'a> {
     /// The put that made the task of a delivery.
     pub fn put_of(&self, delivery: &Delivery<'_>) -> Option<&PutTask<'a>> {
         self.puts.get(&delivery.payload?)
+    }
+
+    /// The kicks of a tube that may have been executed.
+    pub fn kicks(&self, tube: &TubeName) -> impl Iterator<Item = &'a RecordedCall> {
+        let calls = self.tube_changes.get(tube).into_iter().flatten().copied();
+        let is_kick =
+            |call: &Command| matches!(call, Command::Kick { .. } | Command::KickTasks { .. });
+        calls.filter(move |call| is_kick(&call.command))
     }
 
     /// Whether a truncate of the tube, sent after this moment or answered after it, may have removed its tasks.

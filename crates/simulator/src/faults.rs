@@ -38,6 +38,14 @@ pub enum FaultKind {
     FullDisk,
     /// A disk cannot be changed; its server is started again at the end.
     ReadOnlyDisk,
+    /// The connections of a server are cut in the middle of a frame.
+    CutConnections(usize),
+    /// The connections of a server lose everything, and neither side learns it before the end.
+    SilenceConnections(usize),
+    /// The clients of a server read slowly.
+    SlowConnections(usize),
+    /// New connections to a server are refused.
+    RefuseConnections(usize),
 }
 
 /// A fault and its time.
@@ -57,16 +65,20 @@ const AFTER_EFFECT: Duration =
 
 /// Draws the faults of a run. Some runs have none, some of one kind, some of all.
 pub fn draw_faults(plan: &Plan, rng: &mut Rng) -> Vec<Fault> {
-    let mut weights = [0_u32; 12];
-    for weight in &mut weights {
+    let mut weights = [0_u32; 16];
+    // The other scenarios draw as many numbers as they did before the network had faults.
+    let kinds = if plan.scenario == Scenario::Network { 16 } else { 12 };
+    for weight in &mut weights[..kinds] {
         *weight = if rng.bool() { rng.u32(1..5) } else { 0 };
     }
     // The time while no server runs is measured by the wall clock, so that of a server that crashes is not set.
     let possible: &[usize] = match plan.scenario {
         Scenario::Quiet => &[],
         Scenario::Memory => &[1, 7],
+        Scenario::Embedded if plan.is_extended && rng.u8(0..4) == 0 => &[1, 7, 10],
         Scenario::Embedded => &[0, 1, 8, 9, 10, 11],
         Scenario::Shared => &[0, 1, 2, 3, 4, 5, 6, 7],
+        Scenario::Network => &[0, 1, 12, 13, 14, 15],
     };
     for (index, weight) in weights.iter_mut().enumerate() {
         *weight *= u32::from(possible.contains(&index));
@@ -104,6 +116,10 @@ fn kind(index: usize, server: usize, rng: &mut Rng) -> FaultKind {
         9 => FaultKind::DiskErrors,
         10 => FaultKind::FullDisk,
         11 => FaultKind::ReadOnlyDisk,
+        12 => FaultKind::CutConnections(server),
+        13 => FaultKind::SilenceConnections(server),
+        14 => FaultKind::SlowConnections(server),
+        15 => FaultKind::RefuseConnections(server),
         _ => {
             let micros = rng.i64(1..7_200) * 1_000_000;
             FaultKind::StepClock(server, if rng.bool() { micros } else { -micros })
@@ -119,14 +135,18 @@ impl FaultKind {
             | FaultKind::LosePower(server)
             | FaultKind::FreezeServer(server)
             | FaultKind::LoseReplies(server)
-            | FaultKind::RefuseServer(server) => Some(Some(server)),
+            | FaultKind::RefuseServer(server)
+            | FaultKind::CutConnections(server)
+            | FaultKind::SilenceConnections(server) => Some(Some(server)),
             FaultKind::CrashDatabase
             | FaultKind::SlowDatabase
             | FaultKind::DiskErrors
             | FaultKind::ReadOnlyDisk => Some(None),
-            FaultKind::LoseNotifications(_) | FaultKind::StepClock(..) | FaultKind::FullDisk => {
-                None
-            }
+            FaultKind::LoseNotifications(_)
+            | FaultKind::StepClock(..)
+            | FaultKind::FullDisk
+            | FaultKind::SlowConnections(_)
+            | FaultKind::RefuseConnections(_) => None,
         }
     }
 }

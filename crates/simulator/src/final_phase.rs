@@ -6,17 +6,23 @@ use std::time::Duration;
 use taskyard_core::schedule::TimingRule;
 use taskyard_core::{
     Body, CatchUp, Command, Counts, Finish, FinishItem, Holder, NewTask, Reply, ScheduleCommand,
-    ScheduleName, ScheduleReply, Span, StoredSchedule, Take, Task, TaskId, TubeName,
+    ScheduleName, ScheduleReply, Span, StoredSchedule, Take, Task, TaskId, Timestamp, TubeChange,
+    TubeName,
 };
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::history::{ADMIN, CallReply};
+use crate::judges::DAILY;
 use crate::operations::read_payload;
 use crate::tubes::TubeRole;
 use crate::world::World;
 
 /// After the faults everything is ready within this time: leases, extensions and delays are shorter.
 const READY_MAX: Duration = Duration::from_secs(600);
+
+/// How long a probing take waits.
+const PROBE_WAIT: Span = Span::from_secs(60);
 
 /// The calls of the admin, and what it found.
 pub struct FinalPhase {
@@ -33,6 +39,10 @@ pub struct Facts {
     pub drained: Vec<DrainedTask>,
     /// The schedules.
     pub schedules: Vec<ScheduleFacts>,
+    /// When the daily schedule fired, by the ids of its tasks.
+    pub daily: Vec<Timestamp>,
+    /// When the schedules were paused.
+    pub schedules_ended: Option<Timestamp>,
     /// What did not happen in time.
     pub late: Option<String>,
 }
@@ -77,7 +87,10 @@ impl FinalPhase {
             let reply = self.call(0, command).await;
             assert!(matches!(reply, CallReply::Replied(_)), "a tube is not created: {reply:?}");
         }
-        if self.world.plan.schedules {
+        if self.world.plan.lasts_days {
+            let daily = TimingRule::Cron { cron: DAILY.into(), zone: "Europe/Berlin".into() };
+            self.set_schedule("daily", &daily, CatchUp::All).await;
+        } else if self.world.plan.schedules {
             let cron =
                 TimingRule::Cron { cron: "*/5 * * * *".into(), zone: "Europe/Berlin".into() };
             let every = TimingRule::Every { every: Span::from_secs(7), start: None };
@@ -120,6 +133,11 @@ impl FinalPhase {
         self.end_schedules().await?;
         let mut roles = self.world.plan.tubes.clone();
         roles.push(TubeRole::Scheduled);
+        if self.world.plan.is_extended {
+            for role in &roles {
+                self.pause(0, *role, false).await;
+            }
+        }
         for role in &roles {
             self.wait_until_ready(*role).await?;
         }
@@ -140,6 +158,7 @@ impl FinalPhase {
             self.call(0, Command::Schedule(Box::new(pause))).await;
             let last = self.schedule(name.as_str()).await.ok_or("a schedule is not shown")?;
             self.facts.schedules[index].last = last;
+            self.facts.schedules_ended = Some(self.world.history.borrow_mut().moment().at);
             self.call(0, Command::Schedule(Box::new(ScheduleCommand::Remove { name }))).await;
         }
         Ok(())
@@ -183,6 +202,9 @@ impl FinalPhase {
                 return Err(format!("a take from '{}' failed: {taken:?}", role.name()));
             };
             for task in &tasks {
+                if task.body.as_ref().is_some_and(|body| body.payload() == b"daily") {
+                    self.facts.daily.push(task.created);
+                }
                 self.facts.drained.push(DrainedTask {
                     tube: role.tube(),
                     id: task.id,
@@ -219,8 +241,65 @@ impl FinalPhase {
             self.probe_take("the end of a delay", other, server, delay, lease).await?;
             let short = Span::from_secs(2);
             self.probe_take("the end of a lease", server, other, None, short).await?;
+            if self.world.plan.is_extended {
+                self.probe_resume(server, other).await?;
+            }
         }
         Ok(())
+    }
+
+    /// A take waits at a paused tube with a task until another server resumes it.
+    async fn probe_resume(&mut self, take_at: usize, resume_at: usize) -> Result<(), Late> {
+        self.pause(resume_at, TubeRole::Probed, true).await;
+        let body = Body::new(&crate::operations::payload((ADMIN, self.calls), 0).to_be_bytes());
+        let (tube, tasks) = (TubeRole::Probed.tube(), vec![NewTask::new(body)]);
+        self.call(resume_at, Command::Put { tube, tasks, wait: Span::ZERO }).await;
+        let waiting = self.start_take(take_at, Span::from_secs(600));
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let resumed = Instant::now();
+        self.pause(resume_at, TubeRole::Probed, false).await;
+        let reply = waiting.await.map_err(|error| format!("a call failed: {error}"))?;
+        let most = self.wake_max(take_at == resume_at);
+        let tasks = self.check_probe("a resume", reply, resumed.elapsed(), most)?;
+        for task in &tasks {
+            self.call(resume_at, ack(TubeRole::Probed, task)).await;
+        }
+        Ok(())
+    }
+
+    async fn pause(&mut self, server: usize, role: TubeRole, paused: bool) {
+        let change = TubeChange { paused: Some(paused), ..TubeChange::default() };
+        self.call(server, Command::AlterTube { tube: role.tube(), change }).await;
+    }
+
+    /// Starts a take from the probed tube that waits for a minute.
+    fn start_take(&mut self, server: usize, lease: Span) -> JoinHandle<CallReply> {
+        let operation = (ADMIN, self.calls);
+        self.calls += 1;
+        let (world, take) = (self.world.clone(), take(TubeRole::Probed, lease, PROBE_WAIT));
+        tokio::task::spawn_local(async move { world.call(operation, server, take).await })
+    }
+
+    /// The tasks of a take that waited, if it was served in time.
+    fn check_probe(
+        &self,
+        what: &str,
+        reply: CallReply,
+        late: Duration,
+        most: Duration,
+    ) -> Result<Vec<Task>, Late> {
+        let CallReply::Replied(Reply::Taken(tasks)) = reply else {
+            return Err(format!("a take that waits for {what} failed: {reply:?}"));
+        };
+        if tasks.is_empty() || late > most {
+            return Err(format!(
+                "a take that waits for {what} got {} tasks after {} ms; it must be served within {} ms",
+                tasks.len(),
+                late.as_millis(),
+                most.as_millis()
+            ));
+        }
+        Ok(tasks)
     }
 
     /// A take waits at one server while a task is put at another one. If the lease is short, the first take leaves the task and
@@ -233,15 +312,8 @@ impl FinalPhase {
         delay: Option<Span>,
         lease: Span,
     ) -> Result<(), Late> {
-        let world = self.world.clone();
-        let wait = Span::from_secs(60);
-        let operation = (ADMIN, self.calls);
-        let waiting = {
-            let world = world.clone();
-            let take = take(TubeRole::Probed, lease, wait);
-            tokio::task::spawn_local(async move { world.call(operation, take_at, take).await })
-        };
-        self.calls += 1;
+        let (operation, wait) = ((ADMIN, self.calls), PROBE_WAIT);
+        let waiting = self.start_take(take_at, lease);
         tokio::time::sleep(Duration::from_millis(500)).await;
         let body = Body::new(&crate::operations::payload(operation, 0).to_be_bytes());
         let tasks = vec![NewTask { delay, ..NewTask::new(body) }];
@@ -254,19 +326,8 @@ impl FinalPhase {
             reply = self.call(put_at, take(TubeRole::Probed, Span::from_secs(600), wait)).await;
         }
         let late = ready.elapsed();
-        let CallReply::Replied(Reply::Taken(tasks)) = reply else {
-            return Err(format!("a take that waits for {what} failed: {reply:?}"));
-        };
         let most = self.wake_max(put_at == take_at && delay.is_none() && lease > wait);
-        if tasks.is_empty() || late > most {
-            return Err(format!(
-                "a take that waits for {what} got {} tasks after {} ms; it must be served within {} ms",
-                tasks.len(),
-                late.as_millis(),
-                most.as_millis()
-            ));
-        }
-        for task in &tasks {
+        for task in &self.check_probe(what, reply, late, most)? {
             self.call(put_at, ack(TubeRole::Probed, task)).await;
         }
         Ok(())
@@ -275,7 +336,9 @@ impl FinalPhase {
     /// How late a waiting take may be served. A server that shares its database notices changes of others, and what is due for
     /// them, when it polls; its clock may be wrong, so that it tries too early and waits for another second.
     fn wake_max(&self, at_once: bool) -> Duration {
-        let ways = 8 * self.world.plan.latency_max + Duration::from_millis(20);
+        // Over a network the first call also connects.
+        let count = if self.world.network.is_some() { 24 } else { 8 };
+        let ways = count * self.world.plan.latency_max + Duration::from_millis(20);
         let is_alone = self.world.storage.shows_wall_time();
         if at_once || is_alone { ways } else { ways + Duration::from_millis(2_200) }
     }

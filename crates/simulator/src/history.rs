@@ -4,7 +4,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::fmt::{self, Write};
 use std::hash::Hasher;
 
-use taskyard_core::{Command, Error, Reply, Timestamp};
+use taskyard_core::{Command, Error, Reply, Timestamp, TubeName};
 use tokio::time::Instant;
 
 use crate::describe;
@@ -171,6 +171,19 @@ impl RecordedCall {
     /// Whether the call was executed or may have been.
     pub fn may_have_run(&self) -> bool {
         !matches!(self.reply, CallReply::Refused(_))
+    }
+
+    /// The tube of a command about one tube.
+    pub fn tube(&self) -> Option<&TubeName> {
+        match &self.command {
+            Command::CreateTube { tube, .. }
+            | Command::AlterTube { tube, .. }
+            | Command::DropTube { tube }
+            | Command::Put { tube, .. }
+            | Command::Tubes { tube: Some(tube) } => Some(tube),
+            Command::Take(take) => Some(&take.tube),
+            _ => None,
+        }
     }
 
     /// Whether it is one of the calls that prepare or end every run.

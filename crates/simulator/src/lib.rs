@@ -7,6 +7,7 @@
 //! No thread, socket, file, sleep or system time is used in a run. Start reading at `run`, then `client` and `judges`.
 
 mod client;
+mod client_admin;
 mod clock;
 mod describe;
 mod disk;
@@ -15,9 +16,11 @@ mod faults;
 mod final_phase;
 mod history;
 mod judges;
+mod network;
 mod operations;
 mod plan;
 mod planted;
+mod remote;
 mod run;
 mod server;
 mod shrink;

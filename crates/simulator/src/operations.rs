@@ -12,6 +12,9 @@ use taskyard_core::{
 use crate::history::OperationNumber;
 use crate::tubes::TubeRole;
 
+/// The first byte of a MessagePack number of eight bytes.
+const NUMBER: u8 = 0xcf;
+
 /// The longest explicit lease of a delivery.
 pub const LEASE_SECS_MAX: u64 = 30;
 /// The longest extension of a delivery.
@@ -48,7 +51,19 @@ pub enum Verb {
     Truncate,
     /// Ends the session and begins another one.
     Session,
+    /// Pauses, resumes or changes a tube.
+    Alter,
+    /// Lists tasks of a state, and kicks, buries, releases or deletes some of them.
+    Choose,
+    /// Shows tasks that it acked.
+    Show,
+    /// Creates, fills and drops a tube of its own.
+    Scratch,
 }
+
+/// The verbs of extended runs with their largest weight.
+const EXTENDED_VERBS: [(Verb, u32); 4] =
+    [(Verb::Alter, 3), (Verb::Choose, 6), (Verb::Show, 8), (Verb::Scratch, 1)];
 
 /// The verbs with their largest weight.
 const VERBS: [(Verb, u32); 13] = [
@@ -71,6 +86,7 @@ const VERBS: [(Verb, u32); 13] = [
 #[derive(Clone, Debug)]
 pub struct Weights {
     verbs: [u32; VERBS.len()],
+    extended: [u32; EXTENDED_VERBS.len()],
     /// Whether tasks have priorities, delays and times to live.
     priorities: bool,
     delays: bool,
@@ -97,6 +113,7 @@ impl Weights {
         }
         Weights {
             verbs,
+            extended: [0; EXTENDED_VERBS.len()],
             priorities: rng.bool(),
             delays: rng.bool(),
             ttls: rng.u8(0..4) == 0,
@@ -106,10 +123,18 @@ impl Weights {
         }
     }
 
+    /// Draws the weights of the verbs that only extended runs have.
+    pub fn extend(&mut self, rng: &mut Rng) {
+        for (weight, (_, most)) in self.extended.iter_mut().zip(EXTENDED_VERBS) {
+            *weight = if rng.u8(0..3) > 0 { rng.u32(1..=most) * 2 } else { 0 };
+        }
+    }
+
     /// Draws a verb.
     pub fn verb(&self, rng: &mut Rng) -> Verb {
-        let mut left = rng.u32(0..self.verbs.iter().sum());
-        for (weight, (verb, _)) in self.verbs.iter().zip(VERBS) {
+        let weights = self.verbs.iter().chain(&self.extended);
+        let mut left = rng.u32(0..weights.clone().sum());
+        for (weight, (verb, _)) in weights.zip(VERBS.into_iter().chain(EXTENDED_VERBS)) {
             match left.checked_sub(*weight) {
                 Some(rest) => left = rest,
                 None => return verb,
@@ -195,11 +220,24 @@ impl HeldTask {
             Verb::Fail => Finish::fail("failed", Some(delay)),
             Verb::Bury => Finish::Bury,
             Verb::Touch => Finish::Touch(seconds(rng, TOUCH_SECS_MAX)),
+            _ if TubeRole::Kept.is(&self.tube) => Finish::ack_with(&result_of(self.lease)),
             _ => Finish::Ack,
         };
         let items = vec![FinishItem { id: self.id, holder: Holder::Lease(self.lease), finish }];
         Command::Finish { tube: self.tube.clone(), items, show: verb == Verb::Touch }
     }
+}
+
+/// The result of a delivery, a MessagePack number: no other delivery has it.
+fn result_of(lease: Lease) -> Vec<u8> {
+    [&[NUMBER], &lease.0.to_be_bytes()[..]].concat()
+}
+
+/// A payload as one MessagePack value, which clients over iproto must send: a number, or a short text.
+pub fn packed(body: &Body) -> Body {
+    let payload = body.payload();
+    let first = if payload.len() == 8 { NUMBER } else { 0xa0 | payload.len() as u8 };
+    Body::new(&[&[first], payload].concat())
 }
 
 /// The payload of a task: no other task of the run has it.
@@ -209,7 +247,9 @@ pub fn payload(number: OperationNumber, index: u64) -> u64 {
 
 /// The number in the payload of a task.
 pub fn read_payload(body: &Body) -> Option<u64> {
-    Some(u64::from_be_bytes(body.payload().try_into().ok()?))
+    let payload = body.payload();
+    let number = payload.strip_prefix(&[NUMBER]).unwrap_or(payload);
+    Some(u64::from_be_bytes(number.try_into().ok()?))
 }
 
 /// A time from 1 ms to so many seconds.
@@ -237,6 +277,7 @@ mod tests {
     fn payloads_are_read_back() {
         let number = payload((3, 4), 2);
         assert_eq!(read_payload(&Body::new(&number.to_be_bytes())), Some(number));
+        assert_eq!(read_payload(&packed(&Body::new(&number.to_be_bytes()))), Some(number));
         assert_eq!(read_payload(&Body::new(b"x")), None);
     }
 }

@@ -25,12 +25,19 @@ pub enum Scenario {
     Embedded,
     /// Several servers that share a database.
     Shared,
+    /// Clients over iproto on a network that breaks, and servers that share a database.
+    Network,
 }
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Scenario; 4] =
-        [Scenario::Quiet, Scenario::Memory, Scenario::Embedded, Scenario::Shared];
+    pub const ALL: [Scenario; 5] = [
+        Scenario::Quiet,
+        Scenario::Memory,
+        Scenario::Embedded,
+        Scenario::Shared,
+        Scenario::Network,
+    ];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
@@ -39,6 +46,7 @@ impl Scenario {
             Scenario::Memory => "memory",
             Scenario::Embedded => "embedded",
             Scenario::Shared => "shared",
+            Scenario::Network => "network",
         }
     }
 
@@ -77,7 +85,22 @@ pub struct Plan {
     pub start: Timestamp,
     /// What breaks.
     pub faults: Vec<Fault>,
+    /// Whether it uses what was added after the first seeds were kept: tubes are altered, paused and dropped, tasks are chosen from
+    /// lists, done tasks are kept. The seeds without it repeat the histories that they had before.
+    pub is_extended: bool,
+    /// Whether the clients of a server share one connection to it.
+    pub shares_connections: bool,
+    /// Whether it lasts for days, across a change of daylight saving time.
+    pub lasts_days: bool,
 }
+
+/// When the clocks of Berlin were set, in seconds since 1970, and how far they are ahead of UTC from then on.
+pub const BERLIN_CHANGES: [(i64, i64); 4] = [
+    (1_698_541_200, 3_600),
+    (1_711_846_800, 7_200),
+    (1_729_990_800, 3_600),
+    (1_743_296_400, 7_200),
+];
 
 /// The operations and faults that a run leaves out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -92,8 +115,11 @@ impl Plan {
     /// Draws the run of a seed.
     pub fn draw(seed: u64, scenario: Scenario) -> Self {
         let mut rng = stream(seed, u64::MAX, 0);
-        let is_shared = scenario == Scenario::Shared;
-        let servers = if is_shared { rng.usize(2..=4) } else { 1 };
+        let servers = match scenario {
+            Scenario::Shared => rng.usize(2..=4),
+            Scenario::Network => rng.usize(1..=2),
+            _ => 1,
+        };
         let (clients, operations) = match scenario {
             Scenario::Quiet => (16, 500),
             _ => (rng.u32(2..=8), rng.u32(20..=120)),
@@ -121,11 +147,33 @@ impl Plan {
                 1_700_000_000_000_000 + rng.i64(0..40_000_000) * 1_000_000,
             ),
             faults: Vec::new(),
+            is_extended: seed % 4 >= 2 && scenario != Scenario::Quiet,
+            shares_connections: stream(seed, u64::MAX, 4).bool(),
+            lasts_days: false,
         };
+        if plan.is_extended {
+            plan.extend(&mut stream(seed, u64::MAX, 2));
+        }
         if scenario != Scenario::Quiet {
             plan.faults = draw_faults(&plan, &mut rng);
         }
         plan
+    }
+
+    /// Adds what only extended runs have, with random numbers of their own.
+    fn extend(&mut self, rng: &mut Rng) {
+        self.weights.extend(rng);
+        if rng.bool() {
+            self.tubes.push(TubeRole::Kept);
+        }
+        // Servers with a shared database look for changes every second, which takes long for days.
+        if self.scenario == Scenario::Memory && rng.u8(0..4) == 0 {
+            self.lasts_days = true;
+            self.schedules = true;
+            self.pause_max = Duration::from_secs(4 * 3_600);
+            let change = BERLIN_CHANGES[rng.usize(0..BERLIN_CHANGES.len())].0;
+            self.start = Timestamp::from_micros((change - rng.i64(0..100_000)) * 1_000_000);
+        }
     }
 
     /// How long the clients work, about.
@@ -136,7 +184,8 @@ impl Plan {
     /// Whether it takes little time also in a build without optimisations: little happens while servers poll.
     pub fn is_short(&self) -> bool {
         let calls = self.clients * self.operations;
-        self.expected_length() < Duration::from_secs(40) && calls < 400
+        let is_quick = self.lasts_days || self.expected_length() < Duration::from_secs(40);
+        is_quick && calls < 400
     }
 
     /// The random numbers of one operation.

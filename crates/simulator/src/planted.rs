@@ -73,11 +73,37 @@ pub enum PlantedFault {
     SkipFolderSync,
     /// The embedded store does not notice that a sync failed.
     IgnoreSyncErrors,
+    /// A pause is acknowledged and not executed.
+    DropPause,
+    /// Waiting takes do not learn that their tube was resumed.
+    LoseResume,
+    /// The capacity of a tube is not stored.
+    IgnoreCapacity,
+    /// A change of the capacity is acknowledged and not executed.
+    ForgetAlter,
+    /// Results of acked tasks are not stored.
+    DropResult,
+    /// Done tasks are kept for half of their time.
+    ForgetDone,
+    /// A kick of chosen tasks is acknowledged and not executed.
+    DropKick,
+    /// A drop of a tube is acknowledged and not executed.
+    KeepDroppedTube,
+    /// Schedules do not follow daylight saving time.
+    IgnoreDaylight,
+    /// Two answers of a session have each other's number.
+    SwapAnswers,
+    /// A session does not send an answer.
+    LoseAnswer,
+    /// A session keeps its tasks although its connection was cut.
+    KeepCutSessions,
+    /// A client repeats a put without a key after its answer was lost.
+    RepeatUnkeyedPut,
 }
 
 impl PlantedFault {
     /// All of them, each with the scenario in which it is looked for.
-    pub const ALL: [(PlantedFault, Scenario); 29] = [
+    pub const ALL: [(PlantedFault, Scenario); 42] = [
         (PlantedFault::ReuseLease, Scenario::Memory),
         (PlantedFault::LoseWakeup, Scenario::Memory),
         (PlantedFault::ForgetTick, Scenario::Memory),
@@ -107,6 +133,19 @@ impl PlantedFault {
         (PlantedFault::SkipLogSync, Scenario::Embedded),
         (PlantedFault::SkipFolderSync, Scenario::Embedded),
         (PlantedFault::IgnoreSyncErrors, Scenario::Embedded),
+        (PlantedFault::DropPause, Scenario::Memory),
+        (PlantedFault::LoseResume, Scenario::Memory),
+        (PlantedFault::IgnoreCapacity, Scenario::Shared),
+        (PlantedFault::ForgetAlter, Scenario::Memory),
+        (PlantedFault::DropResult, Scenario::Embedded),
+        (PlantedFault::ForgetDone, Scenario::Memory),
+        (PlantedFault::DropKick, Scenario::Shared),
+        (PlantedFault::KeepDroppedTube, Scenario::Shared),
+        (PlantedFault::IgnoreDaylight, Scenario::Memory),
+        (PlantedFault::SwapAnswers, Scenario::Network),
+        (PlantedFault::LoseAnswer, Scenario::Network),
+        (PlantedFault::KeepCutSessions, Scenario::Network),
+        (PlantedFault::RepeatUnkeyedPut, Scenario::Network),
     ];
 
     /// The fault of this name.
@@ -231,6 +270,10 @@ impl PlantedStore {
             return ReplyChange::Keep;
         };
         let hit = match (self.fault, &*finish) {
+            (PlantedFault::DropResult, Finish::AckWithResult(_)) => {
+                *finish = Finish::Ack;
+                false
+            }
             (PlantedFault::DropAck, Finish::Ack) => self.happens(),
             (PlantedFault::DropTouch, Finish::Touch(_)) => true,
             (PlantedFault::AcceptStaleAck, Finish::Ack) => {
@@ -269,9 +312,42 @@ impl PlantedStore {
                 }
             }
             (PlantedFault::DropRate, Command::CreateTube { options, .. }) => options.rate = None,
-            _ => {}
+            (PlantedFault::IgnoreCapacity, Command::CreateTube { options, .. }) => {
+                options.capacity = None;
+            }
+            (PlantedFault::ForgetDone, Command::CreateTube { options, .. }) => {
+                let half = |keep: Span| Span::from_micros(keep.as_micros() / 2);
+                options.keep_done = options.keep_done.map(half);
+            }
+            (PlantedFault::DropPause, Command::AlterTube { change, .. }) => {
+                change.paused = change.paused.filter(|paused| !paused);
+            }
+            (PlantedFault::ForgetAlter, Command::AlterTube { change, .. }) => {
+                change.capacity = None;
+            }
+            (PlantedFault::IgnoreDaylight, Command::Schedule(schedule)) => {
+                if let ScheduleCommand::Set { schedule, .. } = &mut **schedule {
+                    schedule.timing = schedule.timing.replace("Europe/Berlin", "Etc/GMT-1").into();
+                }
+            }
+            (_, command) => return self.drop_command(command),
         }
         ReplyChange::Keep
+    }
+
+    /// Does not execute a command that is acknowledged.
+    fn drop_command(&self, command: &mut Command) -> ReplyChange {
+        let (tube, reply) = match (self.fault, &*command) {
+            (PlantedFault::DropKick, Command::KickTasks { tube, ids, .. }) => {
+                (tube.clone(), Reply::Finished(vec![Outcome::Done(None); ids.len()]))
+            }
+            (PlantedFault::KeepDroppedTube, Command::DropTube { tube }) => {
+                (tube.clone(), Reply::Nothing)
+            }
+            _ => return ReplyChange::Keep,
+        };
+        *command = Command::Peek { tube, ids: Vec::new() };
+        ReplyChange::Replace(reply)
     }
 
     /// Changes what came back.
@@ -298,7 +374,10 @@ impl PlantedStore {
         {
             drop(executed.replies.remove(index));
         }
-        if self.fault == PlantedFault::LoseWakeup {
+        let is_alter = |command: &Command| matches!(command, Command::AlterTube { .. });
+        if self.fault == PlantedFault::LoseWakeup
+            || self.fault == PlantedFault::LoseResume && sent.iter().any(is_alter)
+        {
             executed.effects.ready.clear();
         }
         executed

@@ -44,7 +44,8 @@ pub fn run(plan: &Plan, mask: &Mask, planted: Option<PlantedFault>) -> RunReport
     let panicked = world.servers.iter().position(|server| server.has_panicked());
     let (simulated, crashes, faults) = {
         let _guard = runtime.enter();
-        (world.history.borrow().elapsed(), world.crashes.get(), world.faults.get())
+        let crashes = world.crashes.get() + world.storage.start_crashes();
+        (world.history.borrow().elapsed(), crashes, world.faults.get())
     };
     let history = world.history.replace(runtime.block_on(async { History::new(plan.start) }));
     let violation = match (panicked, is_stuck) {

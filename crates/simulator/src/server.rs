@@ -9,6 +9,8 @@ use std::task::{Context, Poll, Waker};
 
 use taskyard_engine::{Clock, Engine, EngineTask, Settings};
 use taskyard_store::Store;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 
 use crate::clock::SimulatedClock;
 
@@ -28,6 +30,9 @@ struct ServerProcess {
     task: RefCell<Option<EngineTask>>,
     is_frozen: Cell<bool>,
     waker: RefCell<Option<Waker>>,
+    /// Its other tasks, which are stopped while it is frozen and end with it.
+    tasks: RefCell<Vec<AbortHandle>>,
+    stopped: RefCell<Vec<Waker>>,
     has_panicked: Cell<bool>,
 }
 
@@ -87,6 +92,7 @@ impl SimulatedServer {
     pub fn crash(&self) -> bool {
         let process = self.process.borrow().clone();
         let task = process.task.borrow_mut().take();
+        process.tasks.take().iter().for_each(AbortHandle::abort);
         task.is_some()
     }
 
@@ -99,6 +105,58 @@ impl SimulatedServer {
         if let Some(waker) = process.waker.borrow_mut().take() {
             waker.wake();
         }
+        process.stopped.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// Runs a task in its process.
+    pub fn spawn(&self, work: impl Future<Output = ()> + 'static) {
+        self.process.borrow().spawn(work);
+    }
+
+    /// Runs a task for each connection that arrives.
+    pub fn serve<C: 'static, F: Future<Output = ()> + 'static>(
+        &self,
+        mut connections: mpsc::UnboundedReceiver<C>,
+        serve: impl Fn(C) -> F + 'static,
+    ) {
+        let process = self.process.borrow().clone();
+        self.spawn(async move {
+            while let Some(connection) = connections.recv().await {
+                process.spawn(serve(connection));
+            }
+        });
+    }
+}
+
+impl ServerProcess {
+    fn spawn(self: &Rc<Self>, work: impl Future<Output = ()> + 'static) {
+        let task = ProcessTask { process: self.clone(), work: Box::pin(work) };
+        let handle = tokio::task::spawn_local(task).abort_handle();
+        let mut tasks = self.tasks.borrow_mut();
+        tasks.retain(|task| !task.is_finished());
+        tasks.push(handle);
+    }
+}
+
+/// Polls a task of a process while that is not frozen.
+struct ProcessTask {
+    process: Rc<ServerProcess>,
+    work: Pin<Box<dyn Future<Output = ()>>>,
+}
+
+impl Future for ProcessTask {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.process.is_frozen.get() {
+            self.process.stopped.borrow_mut().push(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let polled = catch_unwind(AssertUnwindSafe(|| self.work.as_mut().poll(cx)));
+        polled.unwrap_or_else(|_| {
+            self.process.has_panicked.set(true);
+            Poll::Ready(())
+        })
     }
 }
 

@@ -23,6 +23,8 @@ pub enum TubeRole {
     Rated,
     /// A small capacity.
     Small,
+    /// Done tasks are kept with their results.
+    Kept,
     /// The tasks of schedules.
     Scheduled,
     /// Empty until the servers are probed.
@@ -34,6 +36,15 @@ pub const ATTEMPTS_MAX: u32 = 3;
 
 /// The rate limit of [`TubeRole::Rated`].
 pub const RATE: RateLimit = RateLimit { count: 20, per: Span::from_secs(1), burst: 5 };
+
+/// The capacity of [`TubeRole::Small`] when it is created.
+pub const CAPACITY: u64 = 10;
+
+/// How long [`TubeRole::Kept`] keeps done tasks.
+pub const KEEP_DONE: Span = Span::from_secs(4);
+
+/// What the names of tubes begin with that one client creates and drops.
+pub const SCRATCH: &str = "scratch-";
 
 /// Longer than any run after its faults: only a finish, an explicit lease or the end of a session ends a delivery.
 const TTR: Span = Span::from_secs(7 * 24 * 3600);
@@ -65,6 +76,7 @@ impl TubeRole {
             TubeRole::Retried => "retried",
             TubeRole::Rated => "rated",
             TubeRole::Small => "small",
+            TubeRole::Kept => "kept",
             TubeRole::Scheduled => "scheduled",
             TubeRole::Probed => "probed",
         }
@@ -98,7 +110,8 @@ impl TubeRole {
                 ..plain
             },
             TubeRole::Rated => TubeOptions { rate: Some(Box::new(RATE)), ..plain },
-            TubeRole::Small => TubeOptions { capacity: Some(10), ..plain },
+            TubeRole::Small => TubeOptions { capacity: Some(CAPACITY), ..plain },
+            TubeRole::Kept => TubeOptions { keep_done: Some(KEEP_DONE), ..plain },
             _ => plain,
         };
         let create = Command::CreateTube { tube: self.tube(), options, if_not_exists: false };

@@ -1,6 +1,7 @@
 //! Holds what the clients, servers and faults of a run share, and lets single faults begin and end.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use tokio::time::Instant;
 use crate::clock::SimulatedClock;
 use crate::faults::FaultKind;
 use crate::history::History;
-use crate::plan::Plan;
+use crate::network::Network;
+use crate::plan::{Plan, Scenario};
 use crate::planted::PlantedFault;
 use crate::server::SimulatedServer;
 use crate::storage::Storage;
@@ -35,7 +37,11 @@ pub struct World {
     pub faults_left: Cell<usize>,
     /// Why a store could not be opened although its disk works.
     pub open_failure: RefCell<Option<String>>,
-    planted: Option<PlantedFault>,
+    /// What connects clients to servers, if they do not call the engines.
+    pub network: Option<Network>,
+    /// The clients of the product, by simulated client and server.
+    pub(crate) clients: RefCell<BTreeMap<(u32, usize), taskyard::Client>>,
+    pub(crate) planted: Option<PlantedFault>,
 }
 
 impl World {
@@ -52,6 +58,8 @@ impl World {
             faults: Cell::new(0),
             faults_left: Cell::new(0),
             open_failure: RefCell::default(),
+            network: (plan.scenario == Scenario::Network).then(|| Network::new(plan, planted)),
+            clients: RefCell::default(),
             planted,
         });
         for server in 0..plan.servers {
@@ -85,6 +93,15 @@ impl World {
         };
         let settings = Settings { series_tubes_max: 0, workers_max: 0, ..Settings::default() };
         self.servers[server].start(store, settings);
+        self.accept_connections(server);
+    }
+
+    /// Ends the process of a server; false if there is none.
+    fn crash_server(&self, server: usize) -> bool {
+        if let Some(network) = &self.network {
+            network.stop_listening(server);
+        }
+        self.servers[server].crash()
     }
 
     /// Whether a fault can happen now: a server that is not up cannot crash.
@@ -101,7 +118,7 @@ impl World {
     pub fn begin_fault(&self, kind: FaultKind) -> bool {
         match kind {
             FaultKind::CrashServer(server) | FaultKind::LosePower(server)
-                if !self.servers[server].crash() =>
+                if !self.crash_server(server) =>
             {
                 return false;
             }
@@ -114,12 +131,18 @@ impl World {
         }
         self.faults.set(self.faults.get() + 1);
         self.storage.apply_fault(kind, true);
+        if let Some(network) = &self.network {
+            network.apply_fault(kind, true);
+        }
         true
     }
 
     /// Lets a fault end that began.
     pub fn end_fault(self: &Rc<Self>, kind: FaultKind) {
         self.storage.apply_fault(kind, false);
+        if let Some(network) = &self.network {
+            network.apply_fault(kind, false);
+        }
         match kind {
             FaultKind::CrashServer(server) | FaultKind::LosePower(server) => {
                 self.start_server(server);
@@ -127,6 +150,7 @@ impl World {
             FaultKind::FreezeServer(server) => self.servers[server].freeze(false),
             FaultKind::DiskErrors | FaultKind::ReadOnlyDisk => {
                 self.storage.end_refusing_process();
+                self.crashes.set(self.crashes.get() + 1);
                 self.servers[0].crash();
                 self.start_server(0);
             }

@@ -26,6 +26,11 @@ fn fixed_seeds_of_servers_that_share_a_database_break_no_promise() {
 }
 
 #[test]
+fn fixed_seeds_of_clients_on_a_network_break_no_promise() {
+    check(Scenario::Network, 15);
+}
+
+#[test]
 fn fixed_seeds_of_the_embedded_store_break_no_promise() {
     check(Scenario::Embedded, 30);
 }
@@ -43,8 +48,12 @@ fn seeds_that_found_faults_pass() {
 
 #[test]
 fn a_seed_repeats_its_history() {
-    for (scenario, count) in [(Scenario::Memory, 6), (Scenario::Embedded, 6), (Scenario::Shared, 4)]
-    {
+    for (scenario, count) in [
+        (Scenario::Memory, 6),
+        (Scenario::Embedded, 6),
+        (Scenario::Shared, 4),
+        (Scenario::Network, 6),
+    ] {
         for plan in short_plans(scenario).take(count) {
             let hash = || run(&plan, &Mask::default(), None).history.hash();
             assert_eq!(hash(), hash(), "seed {} of {}", plan.seed, scenario.name());
@@ -71,6 +80,11 @@ fn planted_faults_of_one_server_are_found() {
 #[test]
 fn planted_faults_of_servers_that_share_a_database_are_found() {
     check_planted(Scenario::Shared);
+}
+
+#[test]
+fn planted_faults_of_clients_on_a_network_are_found() {
+    check_planted(Scenario::Network);
 }
 
 #[test]

@@ -4,22 +4,23 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
 use taskyard_core::SessionId;
 use taskyard_iproto::greeting::GREETING_BYTES;
 use taskyard_iproto::{
     Greeting, Operation, Shape, auth, encode_execute, encode_request, faults, identify_args,
     next_frame, parse_reply, version_args,
 };
+#[cfg(feature = "tls")]
 use tokio::io::AsyncReadExt;
-use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::address::IprotoAddress;
 use super::pending_requests::{GROUP_MAX, NO_CALLER, PendingRequests, Results, TakeCommands};
-use super::socket::Socket;
+use super::socket::{IprotoDialer, IprotoSocket};
+#[cfg(feature = "tls")]
+use super::socket::{connect_tcp, encrypted};
 use super::write_buffer::WriteBuffer;
 use crate::error::IprotoError;
 #[cfg(feature = "tls")]
@@ -31,11 +32,6 @@ const REPLY_BYTES_MAX: usize = 1 << 30;
 const READ_BYTES: usize = 64 << 10;
 /// The capacity that the read buffer keeps while it is empty.
 const IDLE_BYTES_MAX: usize = 1 << 20;
-
-/// TCP keepalive: the idle time before the first probe, the interval and the number of probes.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEPALIVE_RETRIES: u32 = 3;
 
 /// A connection, closed when it is dropped.
 #[derive(Debug)]
@@ -50,7 +46,7 @@ struct ConnectionShared {
     state: Mutex<ConnectionState>,
     /// Wakes the task that writes.
     write_wake: Notify,
-    socket: Socket,
+    socket: Box<dyn IprotoSocket>,
 }
 
 #[derive(Debug, Default)]
@@ -64,21 +60,23 @@ struct ConnectionState {
 impl Connection {
     /// Connects, authenticates, and joins the session if it still exists, all within the timeout.
     pub async fn connect(
+        dialer: &dyn IprotoDialer,
         address: &IprotoAddress,
         prefix: &str,
         session: Option<SessionId>,
         within: Duration,
     ) -> Result<Arc<Connection>, IprotoError> {
-        let connected = timeout(within, Connection::open(address, prefix, session)).await;
+        let connected = timeout(within, Connection::open(dialer, address, prefix, session)).await;
         connected.unwrap_or_else(|_| Err(unreachable(address, "no response in time".into())))
     }
 
     async fn open(
+        dialer: &dyn IprotoDialer,
         address: &IprotoAddress,
         prefix: &str,
         session: Option<SessionId>,
     ) -> Result<Arc<Connection>, IprotoError> {
-        let (socket, greeting) = connect_and_greet(address).await?;
+        let (socket, greeting) = connect_and_greet(dialer, address).await?;
         let greeting = Greeting::parse(&greeting).map_err(|error| IprotoError::NotTaskyard {
             address: address.to_string(),
             what: error.to_string(),
@@ -101,7 +99,7 @@ impl Connection {
         Ok(connection)
     }
 
-    fn start(socket: Socket, address: String) -> Arc<Connection> {
+    fn start(socket: Box<dyn IprotoSocket>, address: String) -> Arc<Connection> {
         let state = Mutex::default();
         let shared =
             Arc::new(ConnectionShared { address, state, write_wake: Notify::new(), socket });
@@ -191,16 +189,14 @@ fn unreachable(address: &IprotoAddress, why: String) -> IprotoError {
 }
 
 async fn connect_and_greet(
+    dialer: &dyn IprotoDialer,
     address: &IprotoAddress,
-) -> Result<(Socket, [u8; GREETING_BYTES]), IprotoError> {
+) -> Result<(Box<dyn IprotoSocket>, [u8; GREETING_BYTES]), IprotoError> {
     let failed = |error: io::Error| unreachable(address, error.to_string());
     #[cfg(feature = "tls")]
     if let Some(why) = address.encryption.as_ref().and_then(Encryption::problem) {
         return Err(IprotoError::Certificates(why.into()));
     }
-    let mut stream = connect_to(address).await.map_err(failed)?;
-    // Requests are batched before they are written.
-    stream.set_nodelay(true).map_err(failed)?;
     let mut greeting = [0; GREETING_BYTES];
     #[cfg(feature = "tls")]
     if let Some(encryption) = &address.encryption {
@@ -208,37 +204,16 @@ async fn connect_and_greet(
             EncryptionError::Failed(error) => failed(error),
             EncryptionError::Untrusted(why) => IprotoError::Certificates(why),
         };
+        let stream = connect_tcp(&address.host, address.port).await.map_err(failed)?;
         let mut stream = encryption.connect(&address.host, stream).await.map_err(refused)?;
         // A server refuses the certificate of a client only after the handshake.
         let read = stream.read_exact(&mut greeting).await;
         read.map_err(|error| refused(EncryptionError::new(&address.host, error)))?;
-        return Ok((Socket::encrypted(stream).map_err(failed)?, greeting));
+        return Ok((encrypted(stream).map_err(failed)?, greeting));
     }
-    stream.read_exact(&mut greeting).await.map_err(failed)?;
-    Ok((Socket::Plain(stream), greeting))
-}
-
-/// Connects to the first address of the host that accepts.
-async fn connect_to(address: &IprotoAddress) -> io::Result<TcpStream> {
-    let mut refusal = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
-    for to in lookup_host((address.host.as_str(), address.port)).await? {
-        let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        // A take may wait for days; the failure of its server must be detected.
-        SockRef::from(&socket).set_tcp_keepalive(&keepalive())?;
-        match socket.connect(to).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => refusal = error,
-        }
-    }
-    Err(refusal)
-}
-
-/// After an idle minute the system sends three probes in half a minute.
-fn keepalive() -> TcpKeepalive {
-    TcpKeepalive::new()
-        .with_time(KEEPALIVE_IDLE)
-        .with_interval(KEEPALIVE_INTERVAL)
-        .with_retries(KEEPALIVE_RETRIES)
+    let socket = dialer.dial(&address.host, address.port).await.map_err(failed)?;
+    socket.read_exact(&mut greeting).await.map_err(failed)?;
+    Ok((socket, greeting))
 }
 
 /// Writes the buffer and continues when the socket is writable again.
@@ -321,7 +296,7 @@ impl ConnectionShared {
         state.error.get_or_insert(why);
         let pending = std::mem::take(&mut state.pending);
         drop(state);
-        drop(pending);
+        pending.fail();
     }
 
     fn unreachable(&self, why: &str) -> IprotoError {
@@ -330,24 +305,5 @@ impl ConnectionShared {
 
     fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::net::TcpListener;
-
-    use super::*;
-
-    // A take without a limit never ended when its server failed silently.
-    #[tokio::test]
-    async fn keepalive_is_enabled() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let stream = connect_to(&IprotoAddress::parse(&address).unwrap()).await.unwrap();
-        let socket = SockRef::from(&stream);
-        assert!(socket.keepalive().unwrap());
-        // The default of Linux is two hours.
-        assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEPALIVE_IDLE);
     }
 }

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use super::address::IprotoAddress;
 use super::connection::Connection;
+use super::socket::IprotoDialer;
 use crate::error::IprotoError;
 
 /// The result of connecting.
@@ -21,6 +22,8 @@ pub(super) struct Connector {
     pub prefix: String,
     /// The timeout for connecting.
     pub within: Duration,
+    /// Opens the sockets.
+    pub dialer: Arc<dyn IprotoDialer>,
     current: Mutex<ConnectionStatus>,
     /// The session that a new connection joins.
     session: Mutex<Option<SessionId>>,
@@ -38,10 +41,15 @@ enum ConnectionStatus {
 
 impl Connector {
     /// A connector without a connection.
-    pub fn new(address: IprotoAddress, prefix: &str, within: Duration) -> Self {
+    pub fn new(
+        address: IprotoAddress,
+        prefix: &str,
+        within: Duration,
+        dialer: Arc<dyn IprotoDialer>,
+    ) -> Self {
         let prefix = prefix.to_owned();
         let (current, session) = (Mutex::new(ConnectionStatus::None), Mutex::new(None));
-        Connector { address, prefix, within, current, session }
+        Connector { address, prefix, within, dialer, current, session }
     }
 
     /// The connection; opens a new one if there is none or the last one failed.
@@ -83,7 +91,9 @@ impl Connector {
 
     async fn connect(self: Arc<Self>, sender: watch::Sender<Option<ConnectResult>>) {
         let session = *self.session();
-        let outcome = Connection::connect(&self.address, &self.prefix, session, self.within).await;
+        let (address, dialer) = (&self.address, &*self.dialer);
+        let outcome =
+            Connection::connect(dialer, address, &self.prefix, session, self.within).await;
         *self.current() = match &outcome {
             Ok(connection) => ConnectionStatus::Connected(connection.clone()),
             Err(_) => ConnectionStatus::None,

@@ -2,7 +2,7 @@
 //!
 //! Requests of all callers are written together and replies arrive in any order, so a waiting take does not block other
 //! requests. `address` parses addresses, `connector` opens the connection, `connection` runs it with two tasks,
-//! `socket` encrypts it if the address says so, `write_buffer` holds unwritten requests, `pending_requests` matches replies to callers.
+//! `socket` opens and encrypts it, `write_buffer` holds unwritten requests, `pending_requests` matches replies to callers.
 
 mod address;
 mod connection;
@@ -33,6 +33,9 @@ use address::IprotoAddress;
 use connection::Connection;
 use connector::Connector;
 use pending_requests::TakeCommands;
+use socket::TcpDialer;
+
+pub use socket::{IprotoDialer, IprotoSocket};
 
 /// The default timeout for connecting, including greeting and authentication.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -70,23 +73,29 @@ impl Iproto {
     /// The server at this address: `host:port`, `iproto://user:password@host:port` or `iprotos://…`. Does not connect
     /// yet.
     pub fn new(address: &str) -> Result<Self, IprotoError> {
-        let connector = Connector::new(IprotoAddress::parse(address)?, "queue", CONNECT_MAX);
+        Iproto::with_dialer(address, Arc::new(TcpDialer))
+    }
+
+    /// The same over sockets of another kind than TCP. An `iprotos` address is always reached over TCP.
+    pub fn with_dialer(address: &str, dialer: Arc<dyn IprotoDialer>) -> Result<Self, IprotoError> {
+        let address = IprotoAddress::parse(address)?;
+        let connector = Connector::new(address, "queue", CONNECT_MAX, dialer);
         Ok(Iproto { connector: Arc::new(connector), strict: false })
     }
 
     /// Sets another prefix of the server's functions than `queue`. The result has its own
     /// connection.
     pub fn with_prefix(self, prefix: &str) -> Self {
-        let Connector { address, within, .. } = &*self.connector;
-        let connector = Connector::new(address.clone(), prefix, *within);
+        let Connector { address, within, dialer, .. } = &*self.connector;
+        let connector = Connector::new(address.clone(), prefix, *within, dialer.clone());
         Iproto { connector: Arc::new(connector), strict: self.strict }
     }
 
     /// Sets another timeout for connecting than ten seconds. The result has its own
     /// connection.
     pub fn connect_within(self, within: Duration) -> Self {
-        let Connector { address, prefix, .. } = &*self.connector;
-        let connector = Connector::new(address.clone(), prefix, within);
+        let Connector { address, prefix, dialer, .. } = &*self.connector;
+        let connector = Connector::new(address.clone(), prefix, within, dialer.clone());
         Iproto { connector: Arc::new(connector), strict: self.strict }
     }
 
@@ -113,14 +122,14 @@ impl Iproto {
         self,
         change: impl FnOnce(Encryption) -> Result<Encryption, String>,
     ) -> Result<Self, IprotoError> {
-        let Connector { address, prefix, within, .. } = &*self.connector;
+        let Connector { address, prefix, within, dialer, .. } = &*self.connector;
         let Some(encryption) = address.encryption.clone() else {
             let why = not_encrypted(&address.to_string(), "iprotos://");
             return Err(IprotoError::Certificates(why));
         };
         let encryption = Some(change(encryption).map_err(IprotoError::Certificates)?);
         let address = IprotoAddress { encryption, ..address.clone() };
-        let connector = Connector::new(address, prefix, *within);
+        let connector = Connector::new(address, prefix, *within, dialer.clone());
         Ok(Iproto { connector: Arc::new(connector), strict: self.strict })
     }
 

@@ -55,6 +55,13 @@ impl PendingRequests {
         self.groups.len() == 1
     }
 
+    /// Ends all requests without a reply, in the order in which they were sent: their callers are woken in this order.
+    pub fn fail(self) {
+        let mut groups: Vec<_> = self.groups.into_iter().collect();
+        groups.sort_unstable_by_key(|(number, _)| *number);
+        groups.into_iter().for_each(drop);
+    }
+
     /// Records a reply. Returns the commands that release the tasks of a caller that was cancelled.
     pub fn complete(&mut self, reply: &ReplyFrame<'_>) -> Vec<Command> {
         let number = reply.sync >> INDEX_BITS;

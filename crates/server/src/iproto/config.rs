@@ -1,6 +1,9 @@
 //! Settings of the iproto server.
 
+use std::fmt;
+use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use taskyard_core::limits::{
@@ -50,6 +53,24 @@ pub struct IprotoConfig {
     pub tls: Option<ServerTls>,
     /// The limits of TLS handshakes; the server sets them to those for HTTP.
     pub handshake_limits: HandshakeLimits,
+    /// Where salts and the identities of sessions come from: the system, unless a simulation has its own.
+    pub random: Arc<dyn RandomSource>,
+}
+
+/// A source of random bytes that cannot be guessed.
+pub trait RandomSource: fmt::Debug + Send + Sync {
+    /// Fills all bytes.
+    fn fill(&self, bytes: &mut [u8]) -> io::Result<()>;
+}
+
+/// The random bytes of the operating system.
+#[derive(Clone, Copy, Debug)]
+struct SystemRandom;
+
+impl RandomSource for SystemRandom {
+    fn fill(&self, bytes: &mut [u8]) -> io::Result<()> {
+        getrandom::fill(bytes).map_err(io::Error::other)
+    }
 }
 
 impl IprotoConfig {
@@ -68,6 +89,7 @@ impl IprotoConfig {
             tubes_per_user_max: TUBES_PER_USER_MAX,
             tls: None,
             handshake_limits: HandshakeLimits::default(),
+            random: Arc::new(SystemRandom),
         }
     }
 }

@@ -48,7 +48,8 @@ pub(crate) async fn serve(
     }
 }
 
-async fn serve_stream(
+/// Serves a connection that is encrypted if it must be.
+pub(super) async fn serve_stream(
     stream: ServerStream,
     peer: Option<SocketAddr>,
     server: Arc<IprotoServer>,
@@ -105,7 +106,7 @@ impl Connection {
         server: Arc<IprotoServer>,
     ) -> io::Result<Self> {
         let mut random = [0; 48];
-        getrandom::fill(&mut random).map_err(io::Error::other)?;
+        server.random.fill(&mut random)?;
         let (salt, session) = random.split_at(32);
         let salt = salt.try_into().map_err(io::Error::other)?;
         let session = session.try_into().map_err(io::Error::other)?;

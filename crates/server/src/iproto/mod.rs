@@ -27,11 +27,13 @@ mod replies;
 mod run_schedule;
 mod select;
 mod server;
+mod service;
 mod session_worker;
 mod sessions;
 mod waiting_take;
 
-pub use config::IprotoConfig;
+pub use config::{IprotoConfig, RandomSource};
+pub use service::IprotoService;
 
 pub(crate) use connection::serve;
 pub(crate) use counters::Counters;

@@ -11,7 +11,7 @@ use taskyard_core::{Command, Error, Execute, Reply, Result as CoreResult, TubeNa
 use taskyard_engine::Engine;
 use tokio::sync::Semaphore;
 
-use super::config::IprotoConfig;
+use super::config::{IprotoConfig, RandomSource};
 use super::counters::Counters;
 use super::goodbye::goodbye_frame;
 use super::leave_retries::LeaveRetries;
@@ -67,6 +67,8 @@ pub(crate) struct IprotoServer {
     pub audit: Arc<Audit>,
     /// Where named workers connect from.
     pub worker_origins: Arc<WorkerOrigins>,
+    /// Draws salts and identities of sessions.
+    pub random: Arc<dyn RandomSource>,
     /// When the server was started.
     pub started: Instant,
     connections: Quota,
@@ -134,6 +136,7 @@ impl IprotoServer {
             throttle,
             audit: Arc::default(),
             worker_origins: Arc::default(),
+            random: config.random,
             started: Instant::now(),
             connections: quota(config.connections_max),
             in_flight: quota(config.in_flight_total_max),

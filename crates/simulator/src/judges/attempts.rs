@@ -16,9 +16,10 @@ pub fn judge(evidence: &Evidence<'_>) -> Option<String> {
             continue;
         }
         let name = || format!("task {} of '{}'", delivery.id, delivery.tube);
-        let kicks = evidence.tube_changes.get(delivery.tube).into_iter().flatten();
-        let mut kicks = kicks.filter(|call| matches!(call.command, Command::Kick { .. }));
-        let is_kicked = kicks.any(|call| call.begin < delivery.from);
+        let kicks = || evidence.kicks(delivery.tube).filter(|call| call.begin < delivery.from);
+        let is_kicked = kicks().next().is_some();
+        let is_reset = kicks()
+            .any(|call| matches!(call.command, Command::KickTasks { reset_attempts: true, .. }));
         if TubeRole::Retried.is(delivery.tube) && delivery.attempts >= ATTEMPTS_MAX && !is_kicked {
             return Some(format!(
                 "{} was delivered after {} failed attempts",
@@ -29,7 +30,7 @@ pub fn judge(evidence: &Evidence<'_>) -> Option<String> {
         // Replies can arrive in another order than deliveries begin.
         let earlier = latest.get(&(delivery.tube, delivery.id)).copied();
         let earlier = earlier.filter(|earlier| earlier.from < delivery.call.begin);
-        if let Some(earlier) = earlier {
+        if let Some(earlier) = earlier.filter(|_| !is_reset) {
             let least = earlier.attempts + u32::from(is_counted(evidence, earlier));
             if delivery.attempts < least {
                 return Some(format!(

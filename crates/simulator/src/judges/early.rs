@@ -1,6 +1,6 @@
 //! Judges that no task is delivered before its delay is over, and no buried one before a kick.
 
-use taskyard_core::{AfterFailure, Command, Finish, Span};
+use taskyard_core::{AfterFailure, Finish, Span};
 
 use crate::evidence::{Delivery, Evidence};
 use crate::tubes::TubeRole;
@@ -14,13 +14,21 @@ pub fn judge(evidence: &Evidence<'_>) -> Option<String> {
         }
         let put = evidence.put_of(delivery)?;
         let delay = put.task.delay.unwrap_or(Span::ZERO);
-        if delivery.from.at < put.call.begin.at + delay {
+        if delivery.from.at < put.call.begin.at + delay && !may_be_kicked(evidence, delivery) {
             let name = name(delivery);
             let early = (put.call.begin.at + delay).since(delivery.from.at).as_secs_f64();
             return Some(format!("{name} was delivered {early:.3} s before the end of its delay"));
         }
         check_changes(evidence, delivery)
     })
+}
+
+/// Whether the task may have been buried before its delay was over, by a client that chose it from a list, and then kicked.
+fn may_be_kicked(evidence: &Evidence<'_>, delivery: &Delivery<'_>) -> bool {
+    let changes = evidence.changes.get(&(delivery.tube, delivery.id)).into_iter().flatten();
+    let mut chosen = changes.filter(|change| change.finish.is_some() && change.lease.is_none());
+    let is_buried = chosen.any(|change| change.may_have_run());
+    is_buried && evidence.kicks(delivery.tube).any(|call| call.begin < delivery.from)
 }
 
 fn name(delivery: &Delivery<'_>) -> String {
@@ -34,8 +42,7 @@ fn check_changes(evidence: &Evidence<'_>, delivery: &Delivery<'_>) -> Option<Str
             continue;
         }
         // A kick, or a later delivery that ended, came in between.
-        let kicks = evidence.tube_changes.get(delivery.tube).into_iter().flatten();
-        let mut kicks = kicks.filter(|call| matches!(call.command, Command::Kick { .. }));
+        let mut kicks = evidence.kicks(delivery.tube);
         if kicks.any(|call| call.begin < delivery.from && call.may_run_after(change.call.begin)) {
             continue;
         }

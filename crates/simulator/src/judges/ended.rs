@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::evidence::{Evidence, TaskKey};
 use crate::history::Moment;
+use crate::tubes::TubeRole;
 
 /// Finds a delivery or a second end of a task that has ended.
 pub fn judge(evidence: &Evidence<'_>) -> Option<String> {
@@ -24,7 +25,10 @@ pub fn judge(evidence: &Evidence<'_>) -> Option<String> {
         }
         let end = ends.get(&(tube, id));
         let changes = evidence.changes.get(&(tube, id)).into_iter().flatten();
-        let mut again = changes.filter(|change| change.is_done());
+        // A done task that its tube keeps can be deleted.
+        let is_kept = TubeRole::Kept.is(tube);
+        let mut again =
+            changes.filter(|change| change.is_done() && (change.finish.is_some() || !is_kept));
         if again.any(|change| end.is_some_and(|end| *end < change.call.begin)) {
             return Some(format!(
                 "task {id} of '{tube}' was finished again after it was acked or deleted"

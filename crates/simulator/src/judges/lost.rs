@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use taskyard_core::{Key, OnConflict};
 
 use crate::evidence::{Evidence, PutTask};
+use crate::tubes::SCRATCH;
 
 /// Finds a task that disappeared.
 pub fn judge(evidence: &Evidence<'_>) -> Option<String> {
@@ -13,6 +14,9 @@ pub fn judge(evidence: &Evidence<'_>) -> Option<String> {
     puts.sort_by_key(|put| (put.call.begin, put.placed.map(|placed| placed.id)));
     puts.into_iter().find_map(|put| {
         let placed = put.placed.filter(|placed| !placed.existing)?;
+        if put.tube.as_str().starts_with(SCRATCH) {
+            return None;
+        }
         let may_expire = put.task.ttl.is_some()
             || put.task.key.as_ref().is_some_and(|key| with_ttl.contains(&key.held.key));
         let changes = evidence.changes.get(&(put.tube, placed.id)).into_iter().flatten();

@@ -1,16 +1,22 @@
 //! Compares the history of a run with the promises of the queue. Each judge has its own file.
 
 mod attempts;
+mod capacity;
+mod daylight;
+mod done;
+mod dropped;
 mod early;
 mod ended;
 mod fencing;
 mod held;
 mod identity;
 mod keys;
+mod listed;
 mod liveness;
 mod lost;
 mod order;
 mod overlap;
+mod paused;
 mod rate;
 mod schedules;
 #[cfg(test)]
@@ -21,6 +27,8 @@ mod subqueue;
 use std::fmt;
 
 use crate::evidence::Evidence;
+
+pub use daylight::DAILY;
 
 /// A promise that a run broke.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +56,7 @@ impl fmt::Display for Violation {
 type Judge = fn(&Evidence<'_>) -> Option<String>;
 
 /// All judges, by name. What did not end is looked at last: it is often the consequence of something else.
-const JUDGES: [(&str, Judge); 15] = [
+const JUDGES: [(&str, Judge); 21] = [
     ("identity", identity::judge),
     ("overlap", overlap::judge),
     ("subqueue", subqueue::judge),
@@ -61,6 +69,12 @@ const JUDGES: [(&str, Judge); 15] = [
     ("keys", keys::judge),
     ("rate", rate::judge),
     ("order", order::judge),
+    ("paused", paused::judge),
+    ("capacity", capacity::judge),
+    ("done", done::judge),
+    ("listed", listed::judge),
+    ("dropped", dropped::judge),
+    ("daylight", daylight::judge),
     ("schedules", schedules::judge),
     ("liveness", liveness::judge),
     ("lost", lost::judge),

@@ -70,7 +70,7 @@ impl Script {
         self.call(command, Reply::Tasks(vec![task]));
     }
 
-    fn task(&self, payload: u64, id: u64, lease: u64, seconds: u64) -> Task {
+    pub fn task(&self, payload: u64, id: u64, lease: u64, seconds: u64) -> Task {
         Task {
             id: TaskId(id),
             state: State::Taken,
@@ -123,7 +123,7 @@ impl Script {
         self.facts.drained.push(DrainedTask { tube, id, pri, payload });
     }
 
-    fn call(&mut self, command: Command, reply: Reply) {
+    pub fn call(&mut self, command: Command, reply: Reply) {
         let (begin, end) = (self.moment(), Some(self.moment()));
         let (operation, reply, ahead) = ((0, 0), CallReply::Replied(reply), Some(0));
         let call = RecordedCall { operation, server: 0, begin, end, command, reply, ahead };

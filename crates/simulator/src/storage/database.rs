@@ -13,7 +13,7 @@ use taskyard_store::{Executed, RemoteChange, Watcher};
 use tokio::time::Instant;
 
 use crate::faults::FaultKind;
-use crate::plan::{Plan, stream};
+use crate::plan::{Plan, Scenario, stream};
 use crate::planted::PlantedFault;
 
 /// Identifies a connection of a server: a server that starts again has a new one.
@@ -77,7 +77,11 @@ impl Database {
             started: Instant::now(),
             start: plan.start,
             rng: stream(plan.seed, u64::MAX, 1),
-            latency_max: plan.latency_max,
+            latency_max: match plan.scenario {
+                // The network between clients and servers has it.
+                Scenario::Network => Duration::ZERO,
+                _ => plan.latency_max,
+            },
             planted,
             is_open_batch: false,
             connections: BTreeMap::new(),
@@ -312,14 +316,18 @@ impl Database {
             FaultKind::LoseNotifications(server) => {
                 count(&mut self.lost_notifications, server, begins);
             }
-            // Of servers and their disks.
+            // Of servers, their disks and their connections.
             FaultKind::CrashServer(_)
             | FaultKind::FreezeServer(_)
             | FaultKind::StepClock(..)
             | FaultKind::LosePower(_)
             | FaultKind::DiskErrors
             | FaultKind::FullDisk
-            | FaultKind::ReadOnlyDisk => {}
+            | FaultKind::ReadOnlyDisk
+            | FaultKind::CutConnections(_)
+            | FaultKind::SilenceConnections(_)
+            | FaultKind::SlowConnections(_)
+            | FaultKind::RefuseConnections(_) => {}
         }
     }
 

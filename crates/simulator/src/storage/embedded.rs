@@ -1,5 +1,6 @@
 //! Opens the embedded store on a simulated disk, and ends its process in the middle of its work.
 
+use std::cell::Cell;
 use std::future::{pending, ready};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +30,8 @@ pub struct EmbeddedStorage {
     started: Instant,
     /// The faults that are there all the time.
     planted: DiskFaults,
+    /// How many processes crashed while they started.
+    start_crashes: Cell<u64>,
 }
 
 impl EmbeddedStorage {
@@ -44,7 +47,7 @@ impl EmbeddedStorage {
         };
         let planted = DiskFaults { missing_sync, ..DiskFaults::default() };
         disk.set_faults(planted);
-        EmbeddedStorage { disk, started: Instant::now(), planted }
+        EmbeddedStorage { disk, started: Instant::now(), planted, start_crashes: Cell::new(0) }
     }
 
     /// Starts a process on it. Some processes crash while they start, and the next one starts.
@@ -60,6 +63,7 @@ impl EmbeddedStorage {
             let store = SqliteStore::open_on(platform.clone(), &folder, &OpenOptions::default());
             self.disk.cancel_planned_end();
             if self.disk.process() != process {
+                self.start_crashes.set(self.start_crashes.get() + 1);
                 continue;
             }
             let inner = store?;
@@ -67,6 +71,11 @@ impl EmbeddedStorage {
             return Ok(Box::new(EmbeddedStore { inner, disk: self.disk.clone(), process }));
         }
         unreachable!("the number of crashes is limited")
+    }
+
+    /// How many processes crashed while they started.
+    pub fn start_crashes(&self) -> u64 {
+        self.start_crashes.get()
     }
 
     /// Ends the process in the middle of its work, if it works at all within some seconds.

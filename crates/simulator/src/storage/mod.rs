@@ -36,7 +36,9 @@ impl Storage {
         match plan.scenario {
             Scenario::Quiet | Scenario::Memory => Storage::Memory,
             Scenario::Embedded => Storage::Embedded(EmbeddedStorage::new(plan, planted)),
-            Scenario::Shared => Storage::Shared(Arc::new(Mutex::new(Database::new(plan, planted)))),
+            Scenario::Shared | Scenario::Network => {
+                Storage::Shared(Arc::new(Mutex::new(Database::new(plan, planted))))
+            }
         }
     }
 
@@ -71,6 +73,14 @@ impl Storage {
     pub fn end_refusing_process(&self) {
         if let Storage::Embedded(storage) = self {
             storage.end_process();
+        }
+    }
+
+    /// How many processes crashed while they started.
+    pub fn start_crashes(&self) -> u64 {
+        match self {
+            Storage::Embedded(storage) => storage.start_crashes(),
+            Storage::Memory | Storage::Shared(_) => 0,
         }
     }
 
