@@ -74,8 +74,8 @@ fn daily_at(midnight: i64) -> Timestamp {
 
 /// How far the clocks are ahead of UTC.
 fn offset_at(moment: i64) -> i64 {
-    let passed = BERLIN_CHANGES.iter().filter(|(change, _)| *change <= moment);
-    passed.last().map_or(7_200, |(_, offset)| *offset)
+    let mut passed = BERLIN_CHANGES.iter().filter(|(change, _)| *change <= moment);
+    passed.next_back().map_or(7_200, |(_, offset)| *offset)
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ mod counters;
 mod execute;
 mod head_hints;
 mod limited_tubes;
+mod list_answers;
 mod migrate;
 mod order;
 mod plan;

@@ -15,7 +15,7 @@ const SHARED: [&str; 6] = [
     include_str!("lua/tube.lua"),
     include_str!("lua/orders.lua"),
 ];
-const TUBES: [&str; 20] = [
+const TUBES: [&str; 21] = [
     include_str!("lua/format.lua"),
     PACE_RULES,
     include_str!("lua/pace.lua"),
