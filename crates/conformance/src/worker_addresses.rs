@@ -9,7 +9,9 @@ use taskyard_core::{Failure, Failures, Finished, Outcome, Reply, Task};
 /// Removes every address that stands for the name of a worker in a reply.
 pub fn remove_addresses(reply: &mut Reply) {
     match reply {
-        Reply::Tasks(tasks) | Reply::Taken(tasks) => tasks.iter_mut().for_each(remove_from),
+        Reply::Tasks(_) | Reply::Taken(_) | Reply::Found(_) => {
+            reply.shown_mut().iter_mut().for_each(remove_from);
+        }
         Reply::Finished(outcomes) => {
             for outcome in outcomes {
                 if let Outcome::Done(Some(task)) = outcome {

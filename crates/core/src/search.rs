@@ -193,6 +193,37 @@ fn is_of_string(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::{Command, NewTask, Reply};
+    use crate::machine::Machine;
+    use crate::task::Body;
+    use crate::time::{Span, Timestamp};
+    use crate::tube::{Kind, TubeOptions};
+
+    /// All payloads were compared before a search of too many bytes was refused.
+    #[test]
+    fn a_search_of_too_many_bytes_is_refused_before_it_compares_them() {
+        let (mut machine, at) = (Machine::default(), Timestamp::from_micros(1));
+        let tube = TubeName::new("large").unwrap();
+        let (options, if_not_exists) = (TubeOptions::new(Kind::Fifo), false);
+        let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists };
+        machine.apply(at, create).unwrap();
+        let payload = vec![b'x'; BATCH_BYTES_MAX / 4];
+        for _ in 0..8 {
+            let tasks = vec![NewTask::new(Body::new(&payload))];
+            machine
+                .apply(at, Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO })
+                .unwrap();
+        }
+        let (first, states) = (TaskId(0), StateSet::ALL);
+        let mut search = Search { tube, first, count: 8, states, run: Arc::from(*b"y") };
+        let refused = machine.apply(at, Command::Search(search.clone())).unwrap_err();
+        // It stops at the first task that is too many.
+        let most = 5 * payload.len();
+        assert!(matches!(refused, Error::TooLarge { size, .. } if size == most), "{refused:?}");
+        search.count = 4;
+        let found = machine.apply(at, Command::Search(search)).unwrap();
+        assert!(matches!(found, Reply::Found(found) if found.compared == 4));
+    }
 
     fn run(text: &str) -> Option<&str> {
         required_run(text).map(|run| std::str::from_utf8(run).unwrap())

@@ -71,7 +71,9 @@ impl JobReply {
         fill(&mut self.replies, &self.unloaded, bodies);
         for (missing, error) in failed {
             let reply = &mut self.replies[missing.reply];
-            if matches!(reply, Ok(Reply::Taken(tasks) | Reply::Tasks(tasks)) if tasks.is_empty()) {
+            let shows_tasks =
+                matches!(reply, Ok(Reply::Taken(_) | Reply::Tasks(_) | Reply::Found(_)));
+            if shows_tasks && reply.as_ref().is_ok_and(|reply| reply.shown().is_empty()) {
                 *reply = Err(error);
             }
         }

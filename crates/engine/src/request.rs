@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use taskyard_core::estimate::{Calibrated, QueueNow};
+use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{Command, Forecast, Result, ScheduleName, TubeName};
 use taskyard_store::StoreHealth;
 use tokio::sync::oneshot;
@@ -77,8 +78,9 @@ pub(crate) fn items_of(command: &Command) -> usize {
         Command::Delete { ids, .. }
         | Command::Peek { ids, .. }
         | Command::KickTasks { ids, .. } => ids.len(),
-        Command::List(list) => list.limit,
-        Command::Search(search) => search.count,
+        // The store refuses more.
+        Command::List(list) => list.limit.min(BATCH_TASKS_MAX),
+        Command::Search(search) => search.count.min(BATCH_TASKS_MAX),
         Command::Semaphore(command) => command.items(),
         _ => 1,
     };

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::history::{ADMIN, CallReply};
 use crate::judges::DAILY;
 use crate::operations::read_payload;
-use crate::tubes::TubeRole;
+use crate::tubes::{KEEP_DONE, TubeRole};
 use crate::world::World;
 
 /// After the faults everything is ready within this time: leases, extensions and delays are shorter.
@@ -147,6 +147,9 @@ impl FinalPhase {
         for role in roles {
             self.drain(role).await?;
         }
+        if self.world.plan.tubes.contains(&TubeRole::Kept) {
+            self.probe_done().await?;
+        }
         self.probe().await
     }
 
@@ -263,6 +266,28 @@ impl FinalPhase {
         let tasks = self.check_probe("a resume", reply, resumed.elapsed(), most)?;
         for task in &tasks {
             self.call(resume_at, ack(TubeRole::Probed, task)).await;
+        }
+        Ok(())
+    }
+
+    /// Shows a task after its ack: while its tube must keep it, and when it must not any more.
+    async fn probe_done(&mut self) -> Result<(), Late> {
+        let role = TubeRole::Kept;
+        let body = Body::new(&crate::operations::payload((ADMIN, self.calls), 0).to_be_bytes());
+        let (tube, tasks) = (role.tube(), vec![NewTask::new(body)]);
+        self.call(0, Command::Put { tube, tasks, wait: Span::ZERO }).await;
+        let taken = self.call(0, take(role, Span::from_secs(60), Span::from_secs(2))).await;
+        let CallReply::Replied(Reply::Taken(tasks)) = taken else {
+            return Err(format!("a take from '{}' failed: {taken:?}", role.name()));
+        };
+        for task in &tasks {
+            let (holder, result) = (task.lease.map_or(Holder::Any, Holder::Lease), b"\x07");
+            let items = vec![FinishItem { id: task.id, holder, finish: Finish::ack_with(result) }];
+            self.call(0, Command::Finish { tube: role.tube(), items, show: false }).await;
+            for part in [KEEP_DONE.as_secs_f64() * 0.75, KEEP_DONE.as_secs_f64()] {
+                tokio::time::sleep(Duration::from_secs_f64(part)).await;
+                self.call(0, Command::Peek { tube: role.tube(), ids: vec![task.id] }).await;
+            }
         }
         Ok(())
     }

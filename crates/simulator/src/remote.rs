@@ -7,17 +7,23 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use taskyard::Iproto;
-use taskyard_core::{Command, Error, Execute, Reply, Result, ScheduleCommand};
+use taskyard_core::{
+    Command, Error, Execute, HeldKey, Key, KeyRequest, NewTask, OnConflict, Reply, Result,
+    ScheduleCommand, Span,
+};
 use taskyard_server::{IprotoConfig, IprotoService, RandomSource};
 
 use crate::network::{ServerEnd, host};
-use crate::operations::packed;
+use crate::operations::{packed, read_payload};
 use crate::plan::stream;
 use crate::planted::PlantedFault;
 use crate::world::World;
 
 /// The number of the clients that share a connection.
 const EVERYONE: u32 = u32::MAX - 1;
+
+/// For how long the key of a put stays held after the end of its task, as long as a random key of the client.
+const UNIQUE_FOR: Span = Span::from_secs(600);
 
 /// Random bytes that follow from the seed of the run.
 #[derive(Debug)]
@@ -59,12 +65,7 @@ impl World {
                 repeat_put(&client, put).await
             }
             Command::Put { tube, tasks, wait } => {
-                let placed = client.put_tasks(tube.as_str(), tasks, wait.into()).await;
-                Some(match placed {
-                    Ok(placed) => Ok(Reply::Put(placed)),
-                    Err(taskyard::Error::Refused(error)) => Err(error),
-                    Err(error) => Err(Error::Store(error.to_string())),
-                })
+                Some(put_with_keys(&client, tube.as_str(), tasks, wait.into()).await)
             }
             command => client.execute(vec![command]).await.pop(),
         }
@@ -99,6 +100,34 @@ fn packed_command(mut command: Command) -> Command {
         _ => {}
     }
     command
+}
+
+/// Puts tasks, of which each without a key gets one, as the client of the product does with random ones. A put whose answer is lost
+/// is repeated by that client, because the keys stay held for long enough.
+async fn put_with_keys(
+    client: &taskyard::Client,
+    tube: &str,
+    mut tasks: Vec<NewTask>,
+    wait: Duration,
+) -> Result<Reply> {
+    let given: Vec<bool> = tasks.iter().map(|task| task.key.is_some()).collect();
+    for task in tasks.iter_mut().filter(|task| task.key.is_none()) {
+        let payload = read_payload(&task.body).unwrap_or_default();
+        let key = Key::new(&format!("put {payload:x}")).expect("the key is good");
+        let held = HeldKey { key, unique_for: UNIQUE_FOR };
+        task.key = Some(Box::new(KeyRequest { held, on_conflict: OnConflict::Keep }));
+    }
+    match client.put_tasks(tube, tasks, wait).await {
+        Ok(mut placed) => {
+            // Such a key was held by an earlier attempt of the same put.
+            for (placed, given) in placed.iter_mut().zip(given) {
+                placed.existing &= given;
+            }
+            Ok(Reply::Put(placed))
+        }
+        Err(taskyard::Error::Refused(error)) => Err(error),
+        Err(error) => Err(Error::Store(error.to_string())),
+    }
 }
 
 /// Repeats a put without a key after its reply was lost, which the client of the product never does.

@@ -16,6 +16,9 @@ use crate::plan::{Mask, Plan};
 use crate::planted::PlantedFault;
 use crate::world::World;
 
+/// How long the tubes may take to be created, before any fault.
+const PREPARE_MAX: Duration = Duration::from_secs(3_600);
+
 /// What a run did, and whether a judge found a violation.
 pub struct RunReport {
     /// What clients saw.
@@ -70,7 +73,10 @@ async fn simulate(
     }
     let mask = Rc::new(mask.clone());
     let mut admin = FinalPhase::new(world.clone());
-    admin.prepare().await;
+    if tokio::time::timeout(PREPARE_MAX, admin.prepare()).await.is_err() {
+        admin.facts.late = Some("a tube could not be created within an hour".into());
+        return (world, admin.facts, true);
+    }
     let mut tasks: Vec<JoinHandle<()>> = Vec::new();
     for (index, fault) in plan.faults.iter().enumerate() {
         if !mask.faults.contains(&index) {

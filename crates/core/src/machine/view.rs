@@ -206,12 +206,12 @@ impl Machine {
                 continue;
             }
             found.count(id, bytes);
+            found.check_bytes()?;
             // A body on disk is compared by the caller.
             if body.is_none_or(|body| run.find(body.payload()).is_some()) {
                 tube.peeked(now, id).into_iter().for_each(|task| found.add(task));
             }
         }
-        found.check_bytes()?;
         Ok(Reply::Found(found))
     }
 

@@ -16,7 +16,7 @@ type Transition = (Option<State>, Event, State);
 #[test]
 fn tasks_take_every_transition_of_the_table_and_no_other() {
     let seen = RefCell::new(HashSet::new());
-    shrink::check(60, 250, |script| {
+    shrink::check(120, 250, |script| {
         let mut history = History::default();
         // A limited rate lets a take pass over tasks.
         for step in script.iter().map(Step::without_rates).flat_map(|step| one_by_one(&step)) {

@@ -1,8 +1,9 @@
 //! Bodies that are loaded from disk after the batch.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use taskyard_core::{Command, Error, Execute, Reply, Span};
+use taskyard_core::{Command, Error, Execute, Reply, Search, Span, StateSet, TaskId};
 
 use crate::fixture::{Fixture, MINUTE, damage, payloads, put, take, taken, tube};
 
@@ -71,6 +72,25 @@ async fn a_damaged_payload_fails_only_its_own_reply() {
     let replies = fixture.engine.execute(takes).await;
     assert_eq!(replies[0], Err(damage()));
     assert_eq!(payloads(&taken(replies[1].clone())), [2]);
+}
+
+// A search whose only task was damaged answered that nothing was found.
+#[tokio::test]
+async fn a_damaged_payload_fails_a_search_that_finds_no_other() {
+    let fixture = Fixture::new().await;
+    fixture.put("mail", &[1, 2]).await;
+    fixture.control.unloads.store(true, Ordering::SeqCst);
+    *fixture.control.damaged.lock().unwrap() = Some(1);
+    let search = |payload: u8| Search {
+        tube: tube("mail"),
+        first: TaskId(0),
+        count: 2,
+        states: StateSet::ALL,
+        run: Arc::from([payload]),
+    };
+    assert_eq!(fixture.run(Command::Search(search(1))).await, Err(damage()));
+    let found = fixture.run(Command::Search(search(2))).await.unwrap();
+    assert_eq!(payloads(found.shown()), [2]);
 }
 
 async fn buried(fixture: &Fixture) -> u64 {

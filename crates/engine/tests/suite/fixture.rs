@@ -126,10 +126,11 @@ impl Control {
 
     fn unload(&self, executed: &mut Executed) {
         for (reply, answer) in executed.replies.iter_mut().enumerate() {
-            let Ok(Reply::Taken(tasks)) = answer else { continue };
-            for (item, task) in tasks.iter_mut().enumerate() {
+            let Ok(shown @ (Reply::Taken(_) | Reply::Found(_))) = answer else { continue };
+            for (item, task) in shown.shown_mut().iter_mut().enumerate() {
                 // Any unique key will do.
-                let key = BodyKey { tube: 0, id: TaskId(task.lease.unwrap().0) };
+                let key = task.lease.map_or(task.id.0 + 1_000_000, |lease| lease.0);
+                let key = BodyKey { tube: 0, id: TaskId(key) };
                 self.bodies.lock().unwrap().push((key, task.body.take()));
                 executed.unloaded.push(Unloaded { reply, item, key });
             }

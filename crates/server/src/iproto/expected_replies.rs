@@ -94,11 +94,12 @@ pub(super) fn size_of(command: &Command) -> ReplySize {
         Command::Delete { ids, show: true, .. } | Command::Peek { ids, .. } => {
             ReplySize::Tasks(ids.len())
         }
-        Command::Search(search) => ReplySize::Tasks(search.count),
         Command::Tubes { tube: None } => ReplySize::Tubes,
-        Command::Deliveries { .. } | Command::List(_) | Command::Positions { .. } => {
-            ReplySize::Rows
-        }
+        // A search sends few of the tasks that it compares.
+        Command::Deliveries { .. }
+        | Command::List(_)
+        | Command::Search(_)
+        | Command::Positions { .. } => ReplySize::Rows,
         _ => ReplySize::Small,
     }
 }

@@ -20,7 +20,7 @@ pub struct IprotoService {
 }
 
 impl IprotoService {
-    /// A server for this engine. Address, certificate and the limit of connections are not used.
+    /// A server for this engine. Address, certificate, the limit of connections and that of failed logins are not used.
     pub fn new(config: IprotoConfig, engine: Engine) -> io::Result<Self> {
         let mut instance = [0; 16];
         config.random.fill(&mut instance)?;

@@ -437,8 +437,9 @@ pub(super) fn tasks_in(command: &Command) -> usize {
         | Command::Delete { ids, .. }
         | Command::Peek { ids, .. }
         | Command::Positions { ids, .. } => ids.len(),
-        Command::List(list) => list.limit,
-        Command::Search(search) => search.count,
+        // More are refused.
+        Command::List(list) => list.limit.min(BATCH_TASKS_MAX),
+        Command::Search(search) => search.count.min(BATCH_TASKS_MAX),
         _ => 1,
     }
 }

@@ -218,11 +218,11 @@ BEGIN
             _sample := taskyard.ready_sampled_by_id(_number, _pri, _id, _all, _windows[2]);
         END IF;
         ahead := least(greatest(round(coalesce(_sample.ahead, 0)), _before + {{AHEAD_COUNTED_MAX}}), _all);
-        EXIT WHEN _sample.error <= 0.016 * ahead OR _windows[_how] = 16384;
+        EXIT WHEN _sample.error <= 0.016 * ahead OR _windows[_how] = 16000;
         -- The error falls with the number of windows where these are closer than batches are long, and with its root otherwise.
         _more := greatest((coalesce(_sample.error, ahead) / (0.014 * ahead)) ^ 1.5, 1.3);
         _rows[_how] := _windows[_how] * _more * 40 * _how;
-        _windows[_how] := least(_windows[_how] * least(_more, 4), 16384);
+        _windows[_how] := least(_windows[_how] * least(_more, 4), 16000);
         -- By id, most windows are needed if each has only tasks ahead or only others.
         _rows[2] := coalesce(_rows[2], 40 * greatest(512, (_all::float8 / ahead - 1) / 0.014 ^ 2) / _ready);
         IF least(ahead - _before, _all - ahead) <= least(_rows[1], _rows[2]) THEN

@@ -508,8 +508,7 @@ function api.export_numbers()
     return { ids, 0 }
 end
 
--- Tasks of a tube by id, in our layout. Taken tasks are ready; attempts are not known. Types without times do not know when a task was put:
--- it waits from now on, instead of since 1970.
+-- Tasks of a tube by id, in our layout. Taken tasks are ready; attempts are not known.
 function api.export_tasks(of, from, count, bytes_max)
     local row, tasks, size, bytes = box.space._queue.index.tube_id:get(of), {}, 0, 0
     local tube = row and open_tube(row[1])
@@ -524,7 +523,6 @@ function api.export_tasks(of, from, count, bytes_max)
         local shown = view(tube, task, state == TAKEN and READY or state, nil, true)
         bytes, size = bytes + #shown[BODY], size + 1
         shown[OWN], shown[TUBE], shown[BYTES], shown[PARTS], shown[FLAG] = NULL, of, #shown[BODY], 0, PLAIN
-        shown[CREATED] = (tube.layout or LAYOUTS.fifo).created and shown[CREATED] or micros()
         tasks[2 * size - 1], tasks[2 * size] = shown, NULL
     end
     return { tasks, NULL }

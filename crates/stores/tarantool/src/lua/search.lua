@@ -77,7 +77,10 @@ local function compare(c, search, task)
     local is_here = type(payload) == 'string'
     search.compared, search.last = search.compared + 1, id
     search.bytes = search.bytes + (is_here and #payload or task[BYTES])
-    if not is_here or string.find(payload, search.run, 1, true) then
+    if search.bytes > BATCH_BYTES_MAX then
+        -- The search is refused: nothing more is compared.
+        return
+    elseif not is_here or string.find(payload, search.run, 1, true) then
         c.bytes = c.bytes + task[BYTES]
         add(search, shown_tasks.peeked(c, search.tube, task, is_taken(search, id), search.stored))
     end
@@ -155,7 +158,7 @@ local function compare_stored(search, first, last)
             break
         end
         local id = raw_number(row, ID)
-        if id > last then
+        if id > last or search.bytes > BATCH_BYTES_MAX then
             break
         elseif compare_raw(search, row, id) then
             ids[#ids + 1], ranks[#ranks + 1] = id, search.compared
