@@ -48,8 +48,7 @@ fn seeds_that_found_faults_pass() {
 
 #[test]
 fn a_seed_repeats_its_history() {
-    for (scenario, count) in
-        [(Scenario::Memory, 6), (Scenario::Embedded, 6), (Scenario::Shared, 4)]
+    for (scenario, count) in [(Scenario::Memory, 6), (Scenario::Embedded, 6), (Scenario::Shared, 4)]
     {
         for plan in short_plans(scenario).take(count) {
             let hash = || run(&plan, &Mask::default(), None).history.hash();

@@ -1,7 +1,7 @@
 -- Searches the bodies of tasks with consecutive ids for certain bytes, and shows those that have them.
 --
--- Usually every stored task is compared. Then their bytes are read where they are: a Lua value for each task would take ten times as long, and the
--- collection of this garbage would stop the database for more than 10 ms now and then.
+-- Usually every stored task is compared. Then their bytes are read where they are: a Lua value for each task would take ten times as long, and single
+-- calls for 1,000 tasks took up to 12 ms with them.
 
 local bit, ffi, msgpack = require('bit'), require('ffi'), require('msgpack')
 
