@@ -3,7 +3,7 @@
 -- Positions are not read in a transaction, so long work yields.
 
 -- How many windows are read at first and at most: of the ready tasks of each priority, and of all tasks.
-local WINDOWS, WINDOWS_MAX, WINDOWS_BY_ID, WINDOWS_BY_ID_MAX = 256, 4000, 64, 1000
+local WINDOWS, WINDOWS_MAX, WINDOWS_BY_ID, WINDOWS_BY_ID_MAX = 256, 4000, 64, 960
 -- The largest standard error of an estimate, as a share of it, and that for which the number of windows is chosen.
 local ERROR_MAX, ERROR_WANTED = 0.017, 0.015
 -- With many priorities tasks are sampled by id, unless so few are ahead.
