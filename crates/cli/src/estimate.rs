@@ -1,11 +1,35 @@
-//! Words for estimates: when a task will start, when a tube drains, and how many estimates held.
+//! Estimates: where tasks are in the queue, and words for when a task will start, when a tube drains, and how many estimates held.
 
+use taskyard::HttpError;
+use taskyard_core::{Command, Error, Position, Reply, TaskId, TubeName};
 use taskyard_wire::http::{
     CalibrationAnswer, EstimateAnswer, NoEstimateAnswer, QueueAnswer, TubeAnswer,
 };
 
+use crate::connect::{ConnectArgs, block_on, unexpected_reply};
 use crate::progress::grouped;
 use crate::units;
+
+/// Where the waiting ones of these tasks are in the queue. A server of a version without positions shows none.
+pub fn positions(
+    connect: &ConnectArgs,
+    tube: &TubeName,
+    ids: &[TaskId],
+) -> anyhow::Result<Vec<Position>> {
+    let http = connect.http()?;
+    let command = Command::Positions { tube: tube.clone(), ids: ids.to_vec() };
+    block_on(async {
+        match http.execute_one(command).await {
+            Ok(Reply::Positions(positions)) => Ok(positions),
+            Ok(_) => Err(unexpected_reply("positions")),
+            // An unknown endpoint arrives as an error of the store; the tube may have been dropped meanwhile.
+            Err(HttpError::Refused { error: Error::Store(_) | Error::TubeNotFound(_), .. }) => {
+                Ok(Vec::new())
+            }
+            Err(error) => Err(error.into()),
+        }
+    })
+}
 
 /// In which time a task will start; `-` if it does not wait.
 pub fn start(queue: Option<&QueueAnswer>) -> String {

@@ -79,13 +79,8 @@ impl PeekArgs {
         if !self.estimate {
             return Ok(HashMap::new());
         }
-        let ask = Command::Positions { tube: tube.clone(), ids: ids.to_vec() };
-        match self.connect.execute(ask)? {
-            Reply::Positions(found) => {
-                Ok(found.iter().map(|position| (position.id, QueueAnswer::new(position))).collect())
-            }
-            _ => Err(unexpected_reply("positions")),
-        }
+        let found = estimate::positions(&self.connect, tube, ids)?;
+        Ok(found.iter().map(|position| (position.id, QueueAnswer::new(position))).collect())
     }
 }
 

@@ -5,9 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::{Args, ValueEnum};
 use taskyard::{Http, HttpError};
 use taskyard_core::limits::LIST_TASKS_MAX;
-use taskyard_core::{
-    Command, Error, Failure, Finished, Position, Reply, Span, State, Task, TaskId, TubeName,
-};
+use taskyard_core::{Command, Failure, Finished, Reply, Span, State, Task, TaskId, TubeName};
 use taskyard_wire::Exit;
 use taskyard_wire::http::{Form, TaskAction, TaskAnswer, TasksQuery, moment_of};
 
@@ -199,11 +197,10 @@ pub fn show(args: ShowTaskArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::NotFound);
     };
     let mut answer = TaskAnswer::with_reason(task, Form::Json);
-    if matches!(task.state, State::Ready | State::Delayed) {
-        let positions = block_on(positions(&args.connect.http()?, &tube, &[id]))?;
-        if let Some(position) = positions.first() {
-            answer = answer.at_position(position);
-        }
+    if matches!(task.state, State::Ready | State::Delayed)
+        && let Some(position) = estimate::positions(&args.connect, &tube, &[id])?.first()
+    {
+        answer = answer.at_position(position);
     }
     if args.json {
         output::json(&answer)?;
@@ -213,24 +210,6 @@ pub fn show(args: ShowTaskArgs) -> anyhow::Result<Exit> {
         output::line(format!("{name:<INDENT$}{value}"))?;
     }
     Ok(Exit::Ok)
-}
-
-/// Where the waiting ones of these tasks are in the queue. A server of a version without positions shows none.
-pub async fn positions(
-    http: &Http,
-    tube: &TubeName,
-    ids: &[TaskId],
-) -> anyhow::Result<Vec<Position>> {
-    let command = Command::Positions { tube: tube.clone(), ids: ids.to_vec() };
-    match http.execute_one(command).await {
-        Ok(Reply::Positions(positions)) => Ok(positions),
-        Ok(_) => Err(unexpected_reply("positions")),
-        // An unknown endpoint arrives as an error of the store; the tube may have been dropped meanwhile.
-        Err(HttpError::Refused { error: Error::Store(_) | Error::TubeNotFound(_), .. }) => {
-            Ok(Vec::new())
-        }
-        Err(error) => Err(error.into()),
-    }
 }
 
 fn details(task: &Task, answer: &TaskAnswer) -> Vec<(&'static str, String)> {

@@ -4,10 +4,11 @@ mod plot;
 mod report;
 mod scenario_args;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
-use taskyard_trace::{EndReason, ReadLimits, Trace, read_file, replay};
+use taskyard_trace::{EndReason, ReadLimits, RecordedTube, Trace, read_file, replay};
 use taskyard_wire::Exit;
 
 use crate::failure::UsageError;
@@ -15,6 +16,9 @@ use crate::output::{self, plural};
 use crate::progress::Progress;
 use report::WaitReport;
 use scenario_args::ScenarioArgs;
+
+/// How many tubes a note names.
+const NAMED_MAX: usize = 5;
 
 /// The arguments of `simulate`.
 #[derive(Debug, Args)]
@@ -80,5 +84,53 @@ fn show_gaps(trace: &Trace) {
             );
         }
         _ => {}
+    }
+    if let Some(note) = unknown_options(&trace.tubes) {
+        output::note(note);
+    }
+}
+
+/// Names tubes whose options are not in the trace.
+fn unknown_options(tubes: &[RecordedTube]) -> Option<String> {
+    let tubes = tubes.iter().filter(|tube| tube.options.is_none());
+    let names: BTreeSet<&str> = tubes.map(|tube| tube.name.as_str()).collect();
+    let shown: Vec<_> = names.iter().take(NAMED_MAX).copied().collect();
+    let more = names.len() - shown.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!names.is_empty()).then(|| {
+        let tubes = format!("{}{more}", shown.join(", "));
+        format!("the trace has no options of {tubes}: replayed as fifottl without limits")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use taskyard_core::{Kind, TubeOptions};
+
+    use super::*;
+
+    /// Tubes without options, and one that has them.
+    fn tubes(names: &[&str]) -> Vec<RecordedTube> {
+        let tube = |name: &&str| {
+            let mut tube = RecordedTube::default();
+            tube.name = (*name).to_owned();
+            tube
+        };
+        let mut known = tube(&"mail");
+        known.options = Some(Box::new(TubeOptions::new(Kind::Fifo)));
+        names.iter().map(tube).chain([known]).collect()
+    }
+
+    #[test]
+    fn tubes_without_options_are_named() {
+        assert_eq!(unknown_options(&tubes(&[])), None);
+        let rest = ": replayed as fifottl without limits";
+        let one = unknown_options(&tubes(&["b", "a", "b"]));
+        assert_eq!(one, Some(format!("the trace has no options of a, b{rest}")));
+        let many = unknown_options(&tubes(&["a", "b", "c", "d", "e", "f", "g"]));
+        assert_eq!(
+            many,
+            Some(format!("the trace has no options of a, b, c, d, e and 2 more{rest}"))
+        );
     }
 }
