@@ -1,8 +1,8 @@
 -- Shows where waiting tasks are in the queue. Counts few tasks exactly and estimates the number of many from samples, so that the
 -- cost does not grow with the tube. All statements of a stable function have one snapshot.
 --
--- A sample is the number of rows in a window of ids, whose length is chosen so that it has about 20 rows (16 by id) and hardly ever
--- more than 120; of a window with more only these count, with the length that they have. Windows of a fixed length are unbiased also where
+-- A sample is the number of rows in a window of ids, whose length is chosen so that it has about 20 rows (16 by id, 80 in a first look) and hardly ever
+-- many more; of a window with more only these count, with the length that they have. Windows of a fixed length are unbiased also where
 -- ids have large holes, because tasks of other priorities were put between. The windows are at irregular places, so that holes in a
 -- regular pattern are not always missed.
 --
@@ -11,7 +11,9 @@
 
 -- Earlier versions.
 DROP FUNCTION IF EXISTS taskyard.ready_sampled(integer, bigint[], bigint[], bigint[], float8[], float8[]);
+DROP FUNCTION IF EXISTS taskyard.ready_sampled(integer, bigint[], bigint[], bigint[], float8[], float8[], integer);
 DROP FUNCTION IF EXISTS taskyard.ready_sampled_by_id(integer, bigint, bigint);
+DROP FUNCTION IF EXISTS taskyard.ready_sampled_by_id(integer, bigint, bigint, bigint, integer);
 DROP FUNCTION IF EXISTS taskyard.ready_estimated(integer, bigint, bigint);
 
 -- Where in its part a sample is, from 0 to 1: irregular, but always the same.
@@ -27,13 +29,10 @@ RETURNS bigint LANGUAGE plpgsql STABLE AS $$
 DECLARE
     _count bigint;
 BEGIN
-    FOREACH _limit IN ARRAY ARRAY[least(_limit, 64), _limit] LOOP
-        SELECT count(*) INTO _count FROM (SELECT t.pri, t.id FROM taskyard.task t
-            WHERE t.tube = _number AND t.state = 0 AND (t.pri, t.id) >= (_from_pri, _from_id)
-            ORDER BY t.pri, t.id LIMIT _limit) r
-            WHERE (r.pri, r.id) < (_pri, _id);
-        EXIT WHEN _count < _limit;
-    END LOOP;
+    SELECT count(*) INTO _count FROM (SELECT t.pri, t.id FROM taskyard.task t
+        WHERE t.tube = _number AND t.state = 0 AND (t.pri, t.id) >= (_from_pri, _from_id)
+        ORDER BY t.pri, t.id LIMIT _limit) r
+        WHERE (r.pri, r.id) < (_pri, _id);
     RETURN _count;
 END $$;
 
@@ -99,18 +98,19 @@ BEGIN
                 ORDER BY t.pri, t.id OFFSET 7 LIMIT 1) l) g;
 END $$;
 
--- About how many tasks of these priorities are ready, as ready_priorities found them, from so many windows, and the standard error of
--- that: each window differs from the average of its neighbours by their errors. A priority with more tasks or more ids gets more windows. More than 256 are
+-- About how many tasks of these priorities are ready, as ready_priorities found them, from so many windows with about _rows and at most
+-- _most rows, how many windows have some, and the standard error of that: each window differs from the average of its neighbours by their errors. A priority with more tasks or more ids gets more windows. More than 256 are
 -- read only where batches are longer than a window, so a shorter one shows the same. The plan is made for the present size of the table:
 -- for an empty one the index of ids seems to cost the same.
 CREATE OR REPLACE FUNCTION taskyard.ready_sampled(
     _number integer, _pris bigint[], _firsts bigint[], _ends bigint[], _gaps float8[], _smallest float8[], _windows integer,
-    OUT ahead float8, OUT error float8)
+    _rows integer, _most integer, OUT ahead float8, OUT error float8, OUT hits bigint)
 LANGUAGE plpgsql STABLE SET plan_cache_mode = force_custom_plan AS $$
 BEGIN
     WITH part AS (
         SELECT s.pri, s.first_id, s.ending - s.first_id AS length,
-            coalesce(least(20 * s.gap, 112 * s.smallest), s.ending - s.first_id) / CASE WHEN _windows > 256 THEN 8 ELSE 1 END AS wanted,
+            coalesce(least(_rows * s.gap, _most * 15 / 16 * s.smallest), s.ending - s.first_id)
+                / CASE WHEN _windows > 256 THEN 8 ELSE 1 END AS wanted,
             CASE WHEN s.gap IS NULL THEN 1 ELSE 2 + ceil((_windows - 2) * ((s.ending - s.first_id) / s.gap
                     / sum((s.ending - s.first_id) / s.gap) OVER ()
                 + (s.ending - s.first_id) / sum(s.ending - s.first_id) OVER ()) / 2) END::integer AS windows
@@ -124,20 +124,21 @@ BEGIN
             ceil(b.start + b.shift * (b.share - b.size) + b.size)::bigint AS to_id
         FROM place b),
     found AS (
-        SELECT b.pri, b.n, b.share * CASE WHEN w.rows < 120 THEN w.rows / greatest(b.to_id - b.from_id, 1)::float8
-            ELSE 120 / (w.last - b.from_id + 1)::float8 END AS tasks
+        SELECT b.pri, b.n, b.share * CASE WHEN w.rows < _most THEN w.rows / greatest(b.to_id - b.from_id, 1)::float8
+            ELSE _most / (w.last - b.from_id + 1)::float8 END AS tasks
         FROM bounds b CROSS JOIN LATERAL (SELECT count(*) AS rows, max(r.id) AS last FROM (SELECT t.id FROM taskyard.task t
             WHERE t.tube = _number AND t.state = 0 AND t.pri = b.pri AND t.id >= b.from_id AND t.id < b.to_id
-            ORDER BY t.id LIMIT 120) r) w)
-    SELECT sum(f.tasks), sqrt(coalesce(sum((f.before + f.behind - 2 * f.tasks) ^ 2), 0) / 6) INTO ahead, error
+            ORDER BY t.id LIMIT _most) r) w)
+    SELECT sum(f.tasks), sqrt(coalesce(sum((f.before + f.behind - 2 * f.tasks) ^ 2), 0) / 6), count(*) FILTER (WHERE f.tasks > 0)
+        INTO ahead, error, hits
         FROM (SELECT f.tasks, lag(f.tasks) OVER near AS before, lead(f.tasks) OVER near AS behind FROM found f
             WINDOW near AS (PARTITION BY f.pri ORDER BY f.n)) f;
 END $$;
 
--- About how many of _all ready tasks are before a place, from so many windows of all tasks of the tube by id, and the standard error of that.
--- The share of the ready tasks is estimated, so that holes between ids do not matter. NULL if no window has a ready task.
+-- About how many of _all ready tasks are before a place, from so many windows of all tasks of the tube by id, the standard error of that, and how many
+-- windows have ready tasks. The share of the ready tasks is estimated, so that holes between ids do not matter. NULL if no window has a ready task.
 CREATE OR REPLACE FUNCTION taskyard.ready_sampled_by_id(_number integer, _pri bigint, _id bigint, _all bigint, _windows integer,
-    OUT ahead float8, OUT error float8)
+    OUT ahead float8, OUT error float8, OUT hits bigint)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     _first bigint;
@@ -164,9 +165,10 @@ BEGIN
         CROSS JOIN LATERAL (SELECT CASE WHEN w.rows < 60 THEN greatest(b.to_id - b.from_id, 1) ELSE w.last - b.from_id + 1 END::float8
             AS length) s),
     whole AS (SELECT sum(f.ahead) / nullif(sum(f.ready), 0) AS share, _all / nullif(sum(f.ready), 0) AS weight FROM found f)
-    SELECT _all * min(w.share), min(w.weight) * sqrt(sum((f.before + f.behind - 2 * f.rest) ^ 2) / 6) INTO ahead, error
-        FROM whole w CROSS JOIN LATERAL (SELECT r.rest, lag(r.rest) OVER near AS before, lead(r.rest) OVER near AS behind
-            FROM (SELECT f.n, f.ahead - w.share * f.ready AS rest FROM found f) r WINDOW near AS (ORDER BY r.n)) f;
+    SELECT _all * min(w.share), min(w.weight) * sqrt(sum((f.before + f.behind - 2 * f.rest) ^ 2) / 6), count(*) FILTER (WHERE f.ready > 0)
+        INTO ahead, error, hits
+        FROM whole w CROSS JOIN LATERAL (SELECT r.rest, r.ready, lag(r.rest) OVER near AS before, lead(r.rest) OVER near AS behind
+            FROM (SELECT f.n, f.ready, f.ahead - w.share * f.ready AS rest FROM found f) r WINDOW near AS (ORDER BY r.n)) f;
 END $$;
 
 -- How many ready tasks are from a place on, before another one; counts all of them, which reads at most two priorities in part.
@@ -211,14 +213,23 @@ BEGIN
     SELECT sum(c.ready), sum(c.ready) / greatest(sum(c.ready + c.passed + c.taken + c.delayed + c.buried), 1)::float8
         INTO _all, _ready FROM taskyard.count c WHERE c.tube = _number;
     way := 0;
+    -- A first look with fewer and longer windows is enough unless batches of priorities alternate.
+    IF cardinality(_found.pris) <= 8 THEN
+        _sample := taskyard.ready_sampled(_number, _found.pris, _found.firsts, _found.ends, _found.gaps, _found.smallest, 72, 80, 220);
+        ahead := least(greatest(round(coalesce(_sample.ahead, 0)), _before + 64), _all);
+        IF _sample.error <= 0.014 * ahead AND _sample.hits >= 54 THEN
+            RETURN;
+        END IF;
+    END IF;
     LOOP
         IF _how = 1 THEN
-            _sample := taskyard.ready_sampled(_number, _found.pris, _found.firsts, _found.ends, _found.gaps, _found.smallest, _windows[1]);
+            _sample := taskyard.ready_sampled(_number, _found.pris, _found.firsts, _found.ends, _found.gaps, _found.smallest, _windows[1],
+                20, 120);
         ELSE
             _sample := taskyard.ready_sampled_by_id(_number, _pri, _id, _all, _windows[2]);
         END IF;
-        ahead := least(greatest(round(coalesce(_sample.ahead, 0)), _before + {{AHEAD_COUNTED_MAX}}), _all);
-        EXIT WHEN _sample.error <= 0.016 * ahead OR _windows[_how] = 16000;
+        ahead := least(greatest(round(coalesce(_sample.ahead, 0)), _before + 64), _all);
+        EXIT WHEN _sample.error <= 0.016 * ahead AND _sample.hits > 8 OR _windows[_how] = 16000;
         -- The error falls with the number of windows where these are closer than batches are long, and with its root otherwise.
         _more := greatest((coalesce(_sample.error, ahead) / (0.014 * ahead)) ^ 1.5, 1.3);
         _rows[_how] := _windows[_how] * _more * 40 * _how;
@@ -233,6 +244,33 @@ BEGIN
         END IF;
         _how := CASE WHEN _rows[1] <= _rows[2] THEN 1 ELSE 2 END;
     END LOOP;
+END $$;
+
+-- How many ready tasks are before a place, of which _before are before an earlier one, and whether that is exact, if _before is. A few
+-- are counted; if there are more, they are estimated, and counted after all if there seem to be not many.
+CREATE OR REPLACE FUNCTION taskyard.ready_ahead(
+    _number integer, _pri bigint, _id bigint, _from_pri bigint, _from_id bigint, _before bigint, _is_exact boolean,
+    OUT ahead bigint, OUT is_exact boolean)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    _count bigint := taskyard.ready_between(_number, _from_pri, _from_id, _pri, _id, 64);
+    _estimate record;
+BEGIN
+    is_exact := _is_exact;
+    IF _count < 64 THEN
+        ahead := _before + _count;
+        RETURN;
+    END IF;
+    _estimate := taskyard.ready_estimated(_number, _pri, _id, _from_pri, _from_id, _before);
+    IF _estimate.way = 0 AND _estimate.ahead - _before < 2 * {{AHEAD_COUNTED_MAX}} THEN
+        _count := taskyard.ready_between(_number, _from_pri, _from_id, _pri, _id, {{AHEAD_COUNTED_MAX}});
+        IF _count < {{AHEAD_COUNTED_MAX}} THEN
+            ahead := _before + _count;
+            RETURN;
+        END IF;
+    END IF;
+    ahead := CASE WHEN _estimate.way > 0 THEN _estimate.ahead ELSE greatest(_estimate.ahead, _before + _count) END;
+    is_exact := CASE _estimate.way WHEN 0 THEN false WHEN 1 THEN _is_exact ELSE true END;
 END $$;
 
 -- The place of a task in its sub-queue. Beyond the tasks that are counted, the sub-queue is taken to have the same share of all
@@ -357,13 +395,8 @@ BEGIN
             _ready := CASE WHEN _bounded.is_exact THEN _bounded.ahead ELSE greatest(_ready, _bounded.ahead) END;
             _exact := _bounded.is_exact;
         ELSE
-            _count := taskyard.ready_between(_t.number, _last_pri, _last_id, _k.pri, _k.id, {{AHEAD_COUNTED_MAX}});
-            IF _count = {{AHEAD_COUNTED_MAX}} THEN
-                SELECT e.ahead, CASE e.way WHEN 0 THEN false WHEN 1 THEN _exact ELSE true END INTO _ready, _exact
-                    FROM taskyard.ready_estimated(_t.number, _k.pri, _k.id, _last_pri, _last_id, _ready) e;
-            ELSE
-                _ready := _ready + _count;
-            END IF;
+            SELECT a.ahead, a.is_exact INTO _ready, _exact
+                FROM taskyard.ready_ahead(_t.number, _k.pri, _k.id, _last_pri, _last_id, _ready, _exact) a;
         END IF;
         _last_pri := _k.pri;
         _last_id := _k.id;
