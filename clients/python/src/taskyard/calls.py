@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import random
+import secrets
 import time
-import uuid
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Generic, Iterable, List, Mapping, Optional, TypeVar, Union
 
@@ -153,6 +153,11 @@ def create_tube(tube: str, options: Mapping[str, Any], if_not_exists: bool) -> C
     return Call("PUT", tube_target(tube), body, lambda answer: bool(answer["created"]))
 
 
+def random_key() -> str:
+    """A key that no other put has. It begins with the time: stores search keys that follow each other faster."""
+    return f"put:{time.time_ns() // 1_000_000:012x}{secrets.token_hex(12)}"
+
+
 def put(
     tube: str,
     tasks: Iterable[Union[NewTask, Any]],
@@ -165,9 +170,10 @@ def put(
     new = [task if isinstance(task, NewTask) else NewTask(task, {}) for task in tasks]
     items = [_new_task(task) for task in new]
     generated = [idempotent and "key" not in item for item in items]
+    key = random_key()
     keyed = [
-        {**item, "key": uuid.uuid4().hex, "unique_for": UNIQUE_FOR} if random_key else item
-        for item, random_key in zip(items, generated)
+        {**item, "key": f"{key}.{place}", "unique_for": UNIQUE_FOR} if is_generated else item
+        for place, (item, is_generated) in enumerate(zip(items, generated))
     ]
 
     def call(items: List[Dict[str, Any]]) -> Call[List[Placed]]:
@@ -178,8 +184,8 @@ def put(
     def placed(answer: Any) -> List[Placed]:
         # A repeated put meets its own task.
         return [
-            Placed(task["id"], task["state"], task.get("existing", False) and not random_key, position_of(task))
-            for task, random_key in zip(answer["tasks"], generated)
+            Placed(task["id"], task["state"], task.get("existing", False) and not is_generated, position_of(task))
+            for task, is_generated in zip(answer["tasks"], generated)
         ]
 
     def is_repeatable(items: List[Dict[str, Any]]) -> bool:

@@ -31,15 +31,15 @@ log = logging.getLogger("taskyard.worker")
 _ABSENT = object()
 
 #: Receives what becomes of a task.
-Settle = Callable[[RunningTask, Outcome], None]
+Finish = Callable[[RunningTask, Outcome], None]
 
 
 class Pool:
     """The tasks that wait for a function or run, and how many of them there may be."""
 
-    def __init__(self, concurrency: int, settle: Settle) -> None:
+    def __init__(self, concurrency: int, finish: Finish) -> None:
         self.concurrency = concurrency
-        self._settle = settle
+        self._finish = finish
         #: All tasks in the pool. Only the methods of built-in types change these, which are atomic.
         self.held: Dict[RunningTask, None] = {}
         #: Those that have not begun. The one that removes a task from here runs it or gives it back.
@@ -124,7 +124,7 @@ class Pool:
         task.thread = None
         self.held.pop(task, None)
         if task.claim():
-            self._settle(task, outcome)
+            self._finish(task, outcome)
         if self._taker_waits and self.space():
             self._space.set()
 
@@ -149,8 +149,8 @@ class ThreadPool(Pool):
     and more if the tasks do not begin soon.
     """
 
-    def __init__(self, concurrency: int, settle: Settle) -> None:
-        super().__init__(concurrency, settle)
+    def __init__(self, concurrency: int, finish: Finish) -> None:
+        super().__init__(concurrency, finish)
         #: The task that each thread has.
         self._current: Dict[int, RunningTask] = {}
         #: An entry wakes one thread: True to run tasks, False to end.
@@ -256,8 +256,8 @@ class ThreadPool(Pool):
 class LoopPool(Pool):
     """Runs asynchronous functions on an event loop in a thread of its own."""
 
-    def __init__(self, concurrency: int, settle: Settle) -> None:
-        super().__init__(concurrency, settle)
+    def __init__(self, concurrency: int, finish: Finish) -> None:
+        super().__init__(concurrency, finish)
         self._loop = asyncio.new_event_loop()
         self._running = 0
         self._thread = threading.Thread(target=self._run_loop, name="taskyard-loop", daemon=True)
