@@ -18,6 +18,7 @@ mod memory;
 mod page;
 mod peers;
 mod pool;
+mod positions;
 mod postgres;
 mod processor_time;
 mod progress;

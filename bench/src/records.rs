@@ -15,21 +15,21 @@ use tokio::sync::oneshot;
 
 use super::load::{self, Load, Measured, TUBE};
 use super::report::{Report, Row, Target};
-use super::{Size, postgres, store_in, tarantool};
+use super::{Size, positions, postgres, store_in, tarantool};
 
 /// Turns of a comparison.
-const TURNS: usize = 4;
+const TURNS: usize = 8;
 /// Pages, and estimates, whose time is measured.
 const PAGES: u64 = 200;
 
 pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
-    let load = Load { clients: 256, batch: 1, tasks: size.tasks / 5 };
+    let load = Load { clients: 256, batch: 1, tasks: size.tasks / 10 };
     let (plain, keeping) = (store_in(folder, "plain"), store_in(folder, "keeping"));
     keep_done(report, "SQLite", &plain, &keeping, load).await?;
     lists(report, "SQLite", &store_in(folder, "lists"), size).await?;
     if let Some(database) = postgres::database(folder, None)? {
         // A database finishes fewer tasks in a second; these are still more than are kept.
-        let load = Load { tasks: load.tasks / 10, ..load };
+        let load = Load { tasks: load.tasks / 5, ..load };
         let (plain, keeping) = (database.another("plain")?, database.another("keeping")?);
         keep_done(report, "PostgreSQL", &plain, &keeping, load).await?;
         lists(report, "PostgreSQL", &database.url(), size).await?;
@@ -96,6 +96,7 @@ async fn lists(report: &mut Report, name: &str, url: &str, size: Size) -> Result
     search(report, name, &client, &http, size).await?;
     // Last, because it removes tasks.
     estimates(report, name, &client, size).await?;
+    positions::measure(report, name, &client, size).await?;
     drop(stop);
     serving.await.context("the server failed")??;
     Ok(())
@@ -293,6 +294,8 @@ mod tests {
                 "delay of another client by the search",
                 "search for a text of every payload",
                 "an estimate of one task",
+                "a position, a fifth of the ids missing",
+                "a position, three mixed priorities",
             ];
             expected.extend(over_http.map(|what| format!("{what}, {store}")));
         }
