@@ -10,7 +10,7 @@ pub(super) const PART_FIRST: usize = 10;
 /// How many tasks a part has at most, as far as the store sends them.
 const PART_MAX: usize = 500;
 /// How many ids a part has at most, if the store compares payloads itself and sends few of them.
-const COMPARED_MAX: usize = 1_000;
+const COMPARED_MAX: usize = 1_200;
 /// About how many bytes the payloads of a part have: they are in memory at the same time.
 pub(super) const PART_BYTES: usize = 1 << 20;
 /// A part that takes longer is followed by a smaller one.
@@ -23,6 +23,8 @@ const PROBE_GROWTH: usize = 8;
 /// The size of the next part.
 pub(super) struct PartSize {
     tasks: usize,
+    /// How long all parts took.
+    spent: Span,
     /// The latest part, if it took too long.
     slow: Option<MeasuredPart>,
 }
@@ -43,7 +45,7 @@ pub(super) struct MeasuredPart {
 impl PartSize {
     /// The size of the first part.
     pub fn first() -> Self {
-        PartSize { tasks: PART_FIRST, slow: None }
+        PartSize { tasks: PART_FIRST, spent: Span::ZERO, slow: None }
     }
 
     /// How many tasks the next part has.
@@ -51,8 +53,14 @@ impl PartSize {
         self.tasks
     }
 
+    /// How long all parts took.
+    pub fn spent(&self) -> Span {
+        self.spent
+    }
+
     /// Sets the size of the next part after this one.
     pub fn record(&mut self, part: MeasuredPart) {
+        self.spent = self.spent + part.took;
         let by_time = self.by_time(part);
         let by_tasks = (part.ids.saturating_mul(PART_MAX) / part.tasks.max(1)).max(PART_MAX);
         let most = by_tasks.min(COMPARED_MAX);
@@ -134,7 +142,7 @@ mod tests {
     /// Large payloads made the parts as small as one task, and they stayed so on a store with a slow network.
     #[test]
     fn parts_of_one_task_grow_if_their_size_is_not_the_reason() {
-        let mut size = PartSize { tasks: 1, slow: None };
+        let mut size = PartSize { tasks: 1, ..PartSize::first() };
         let part = |_| {
             let ids = size.tasks();
             let took = Span::from_micros(6_000);
@@ -148,7 +156,7 @@ mod tests {
     #[test]
     fn parts_of_which_the_store_sends_few_tasks_have_more_ids() {
         let next = |ids, tasks| {
-            let mut size = PartSize { tasks: ids, slow: None };
+            let mut size = PartSize { tasks: ids, ..PartSize::first() };
             let took = Span::from_micros(500);
             size.record(MeasuredPart { ids, tasks, bytes: 100 * ids, took });
             size.tasks()

@@ -14,7 +14,7 @@ use super::task_reader::{Part, TaskReader, after};
 use super::{Refusal, RequestApp};
 
 /// Maximum number of tasks that one request compares with a filter.
-const SCANNED_MAX: usize = 5_000;
+const SCANNED_MAX: usize = 20_000;
 
 /// Reads a page. The next part of the list is read while the tasks of a small one are compared.
 pub(super) async fn read(

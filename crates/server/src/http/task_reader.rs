@@ -11,8 +11,8 @@ use std::sync::Arc;
 use taskyard_core::limits::{LIST_TASKS_MAX, TASK_ID_MAX};
 use taskyard_core::search::count_with_run;
 use taskyard_core::{
-    Command, Error, Found, List, ListOrder, ListedTask, Reason, Reply, Search, State, Task, TaskId,
-    TubeName,
+    Command, Error, Found, List, ListOrder, ListedTask, Reason, Reply, Search, Span, State, Task,
+    TaskId, TubeName,
 };
 
 use super::part_size::{MeasuredPart, PART_BYTES, PartSize, within_bytes};
@@ -24,6 +24,9 @@ const DENSE_SHARE: u64 = 4;
 
 /// A store compares payloads if at most one of this many is expected to have the bytes of a search.
 const SENT_SHARE: u64 = 4;
+
+/// A search ends when its commands took so long; it goes on with the next request.
+const SEARCH_TIME: Span = Span::from_secs(1);
 
 /// Tasks that follow each other in a list.
 pub(super) struct Part {
@@ -193,7 +196,9 @@ impl TaskReader {
 
     fn part(&mut self, found: Found) -> Part {
         let Found { tasks, ranks, compared: read, .. } = found;
-        self.left = self.left.saturating_sub(usize::try_from(read).unwrap_or(usize::MAX));
+        let is_over = self.is_search && self.size.spent() >= SEARCH_TIME;
+        let read_now = usize::try_from(read).unwrap_or(usize::MAX);
+        self.left = if is_over { 0 } else { self.left.saturating_sub(read_now) };
         let is_last = self.is_last && self.listed.is_empty();
         Part { tasks, ranks, read, end: self.list.order, is_last }
     }
