@@ -15,7 +15,7 @@ use crate::tools::{self, Tools};
 const EMBEDDED: &str = "TASKYARD_EMBEDDED";
 
 /// Tests per core: most of them wait for timers and other processes.
-const TESTS_PER_CORE: usize = 2;
+const TESTS_PER_CORE: usize = 3;
 
 /// The arguments of `test`.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -137,7 +137,7 @@ impl App {
         let tubes = tube_quota(iproto.as_deref(), &engine, tubes_per_user_max);
         // The list of workers shows those of both protocols.
         let worker_origins =
-            iproto.as_ref().map_or_else(Arc::default, |face| face.worker_origins.clone());
+            iproto.as_ref().map_or_else(Arc::default, |server| server.worker_origins.clone());
         App {
             session_cookie: SessionCookie::new(hosts.port, tls.is_some()),
             engine,

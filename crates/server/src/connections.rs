@@ -77,7 +77,7 @@ impl Connections {
 
     /// Accepts connections forever.
     pub async fn accept(&mut self, http: &TcpListener, iproto: Option<&TcpListener>) {
-        let iproto_users = self.app.iproto.as_ref().map_or(&self.app.users, |face| &face.users);
+        let iproto_users = self.app.iproto.as_ref().map_or(&self.app.users, |server| &server.users);
         let mut users = iproto_users.changes();
         loop {
             let accepted = tokio::select! {
@@ -110,17 +110,17 @@ impl Connections {
 
     /// Admits a client of Tarantool's queue.
     fn admit_iproto(&mut self, stream: TcpStream) {
-        let Some(face) = self.app.iproto.clone() else { return };
+        let Some(server) = self.app.iproto.clone() else { return };
         let Ok(permit) = self.app.connection_permits.clone().try_acquire_owned() else {
             let most = self.app.connections_max;
-            self.open.spawn(iproto::refuse_connection(stream, face, most));
+            self.open.spawn(iproto::refuse_connection(stream, server, most));
             return;
         };
         prepare(&stream);
         let signal = self.signal.subscribe();
         self.open.spawn(async move {
-            let open = face.counters.open();
-            iproto::serve(stream, face.clone(), signal).await;
+            let open = server.counters.open();
+            iproto::serve(stream, server.clone(), signal).await;
             drop((open, permit));
         });
     }

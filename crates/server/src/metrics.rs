@@ -123,8 +123,8 @@ pub(crate) fn text(app: &App, metrics: &TubeMetrics, store: &Result<StoreHealth,
     write_keys(&mut text, *keys_freed_early);
     write_semaphores(&mut text, &app.semaphore_monitor.snapshot());
     app.requests.write(&mut text);
-    if let Some(face) = &app.iproto {
-        write_iproto(&mut text, &face.counters);
+    if let Some(iproto) = &app.iproto {
+        write_iproto(&mut text, &iproto.counters);
     }
     write_services(&mut text, &app.services);
     write_store(&mut text, store);
@@ -325,7 +325,7 @@ fn write_store(text: &mut MetricsText, store: &Result<StoreHealth, Error>) {
 }
 
 fn write_server(text: &mut MetricsText, app: &App) {
-    let iproto = app.iproto.as_ref().map_or(0, |face| face.counters.connections());
+    let iproto = app.iproto.as_ref().map_or(0, |server| server.counters.connections());
     text.family("taskyard_http_connections", "gauge", "Open connections.");
     text.line(&[], app.connections().saturating_sub(iproto));
     let refused = app.requests.refused_connections.load(Ordering::Relaxed);
