@@ -1,7 +1,7 @@
 -- Shows where waiting tasks are in the queue. Counts few tasks exactly and estimates the number of many from samples, so that the
 -- cost does not grow with the tube. All statements of a stable function have one snapshot.
 --
--- A sample is the number of rows in a window of ids, whose length is chosen so that it has about 20 rows (16 by id, 80 in a first look) and hardly ever
+-- A sample is the number of rows in a window of ids, whose length is chosen so that it has about 20 rows (16 by id, 60 in a first look) and hardly ever
 -- many more; of a window with more only these count, with the length that they have. Windows of a fixed length are unbiased also where
 -- ids have large holes, because tasks of other priorities were put between. The windows are at irregular places, so that holes in a
 -- regular pattern are not always missed.
@@ -215,9 +215,9 @@ BEGIN
     way := 0;
     -- A first look with fewer and longer windows is enough unless batches of priorities alternate.
     IF cardinality(_found.pris) <= 8 THEN
-        _sample := taskyard.ready_sampled(_number, _found.pris, _found.firsts, _found.ends, _found.gaps, _found.smallest, 72, 80, 220);
+        _sample := taskyard.ready_sampled(_number, _found.pris, _found.firsts, _found.ends, _found.gaps, _found.smallest, 56, 60, 170);
         ahead := least(greatest(round(coalesce(_sample.ahead, 0)), _before + 64), _all);
-        IF _sample.error <= 0.014 * ahead AND _sample.hits >= 54 THEN
+        IF _sample.error <= 0.016 * ahead AND _sample.hits >= 42 THEN
             RETURN;
         END IF;
     END IF;
