@@ -124,8 +124,9 @@ fn simulate(options: &SimulateOptions) -> ExitCode {
 fn scenarios(options: &SimulateOptions) -> Vec<Scenario> {
     match (options.scenario, options.planted) {
         (Some(scenario), _) | (None, Some((_, scenario))) => vec![scenario],
-        // Some seeds of the network do not repeat their history yet.
-        (None, None) => vec![Scenario::Memory, Scenario::Embedded, Scenario::Shared],
+        (None, None) => {
+            vec![Scenario::Memory, Scenario::Embedded, Scenario::Shared, Scenario::Network]
+        }
     }
 }
 

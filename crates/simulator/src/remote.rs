@@ -71,6 +71,16 @@ impl World {
         }
     }
 
+    /// Whether each client has a connection of its own, which ends with it.
+    pub fn can_vanish(&self) -> bool {
+        self.network.is_some() && !self.plan.shares_connections
+    }
+
+    /// Closes the connection of a client.
+    pub fn drop_connection(&self, client: u32, server: usize) {
+        self.clients.borrow_mut().remove(&(client, server));
+    }
+
     /// The product's client of a simulated one.
     fn client(&self, number: u32, server: usize) -> taskyard::Client {
         let is_shared = self.plan.shares_connections && number < self.plan.clients;

@@ -1,5 +1,7 @@
 //! Fixed seeds of the simulator: they pass, they repeat byte for byte, and planted faults are found.
 
+use std::process::Command;
+
 use taskyard_simulator::{Mask, Plan, PlantedFault, Scenario, run};
 
 /// Plans that take little time in a build without optimisations, from seed 0 on.
@@ -48,11 +50,31 @@ fn seeds_that_found_faults_pass() {
 
 #[test]
 fn a_seed_repeats_its_history() {
-    for (scenario, count) in [(Scenario::Memory, 6), (Scenario::Embedded, 6), (Scenario::Shared, 4)]
-    {
+    for (scenario, count) in [
+        (Scenario::Memory, 6),
+        (Scenario::Embedded, 6),
+        (Scenario::Shared, 4),
+        (Scenario::Network, 20),
+    ] {
         for plan in short_plans(scenario).take(count) {
             let hash = || run(&plan, &Mask::default(), None).history.hash();
             assert_eq!(hash(), hash(), "seed {} of {}", plan.seed, scenario.name());
+        }
+    }
+}
+
+/// Two processes have other random hash keys, addresses and process ids.
+#[test]
+fn a_seed_repeats_its_history_in_another_process() {
+    for scenario in [Scenario::Shared, Scenario::Network] {
+        for plan in short_plans(scenario).take(4) {
+            let hash = run(&plan, &Mask::default(), None).history.hash();
+            let mut simulator = Command::new(env!("CARGO_BIN_EXE_taskyard-simulator"));
+            simulator.args(["--scenario", scenario.name(), "--seed", &plan.seed.to_string()]);
+            let output = simulator.output().expect("the simulator can be run");
+            let output = String::from_utf8_lossy(&output.stdout);
+            let expected = format!("history of {} {hash:016x}", scenario.name());
+            assert!(output.contains(&expected), "seed {}: no '{expected}' in {output}", plan.seed);
         }
     }
 }
@@ -76,6 +98,11 @@ fn planted_faults_of_one_server_are_found() {
 #[test]
 fn planted_faults_of_servers_that_share_a_database_are_found() {
     check_planted(Scenario::Shared);
+}
+
+#[test]
+fn planted_faults_of_clients_on_a_network_are_found() {
+    check_planted(Scenario::Network);
 }
 
 #[test]
