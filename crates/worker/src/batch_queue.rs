@@ -73,7 +73,7 @@ impl WorkerState {
             // Registered before the check, so that a change in between wakes this processor.
             let mut woken = std::pin::pin!(self.wake.notified());
             woken.as_mut().enable();
-            if *self.stop.borrow() || slot >= self.settings.borrow().max_processors {
+            if self.stop.is_raised() || slot >= self.settings.borrow().max_processors {
                 return None;
             }
             let retry = {
@@ -100,6 +100,7 @@ impl WorkerState {
                 }
             };
             tokio::select! {
+                biased;
                 () = woken => {}
                 () = retry => {}
             }

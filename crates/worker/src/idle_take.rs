@@ -34,7 +34,7 @@ async fn run(state: Arc<WorkerState>, queue: usize) {
         let mut batch_queue = state.batch_queue();
         let empty = batch_queue.selector.is_empty(queue);
         let wants_more = batch_queue.wants_more(queue) && state.may_take();
-        if *state.stop.borrow() || !empty || !wants_more {
+        if state.stop.is_raised() || !empty || !wants_more {
             batch_queue.selector.idle_take_ended(queue);
             drop(batch_queue);
             // Idle processors check again: one of them may have to start the next waiting take.
@@ -49,11 +49,13 @@ async fn run(state: Arc<WorkerState>, queue: usize) {
 async fn take(state: &WorkerState, queue: usize) -> Option<Result<TakenTasks, Error>> {
     let mut taking = std::pin::pin!(state.take(queue, WAIT));
     tokio::select! {
+        biased;
         taken = &mut taking => return taken,
         () = state.stopped() => {}
     }
     let deadline = state.store.now() + WAIT + STOP_TIMEOUT;
     tokio::select! {
+        biased;
         taken = taking => taken,
         () = state.store.timer().sleep_until(deadline) => None,
     }
@@ -68,7 +70,7 @@ async fn hand_over(state: &WorkerState, queue: usize, taken: TakenTasks) {
         if full {
             batch_queue.selector.mark_available(queue);
         }
-        if *state.stop.borrow() || !batch_queue.wants_more(queue) {
+        if state.stop.is_raised() || !batch_queue.wants_more(queue) {
             batch_queue.selector.mark_available(queue);
             Some(tasks)
         } else {

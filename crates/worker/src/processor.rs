@@ -23,7 +23,7 @@ use crate::dispatcher::{PreparedBatch, RawTask};
 use crate::metrics::{GaugeGuard, count};
 use crate::poison::finishes_of;
 use crate::settings::{PoisonPolicy, Settings};
-use crate::state::{TakenTasks, WorkerQueue, WorkerState, raised};
+use crate::state::{TakenTasks, WorkerQueue, WorkerState};
 use crate::stats::{HandlerResult, HandlerStats};
 use crate::trace_context::TraceContext;
 use crate::typed::Delivery;
@@ -50,7 +50,7 @@ pub(crate) async fn run(state: Arc<WorkerState>, slot: usize) {
             Work::Take(queue) => state.unless_abandoned(take(&state, queue)).await.flatten(),
         };
         let Some(batch) = batch else { continue };
-        if *state.stop.borrow() {
+        if state.stop.is_raised() {
             // No handler has begun the batch, so the delivery does not count as an attempt.
             state.give_back(queue, &batch.tasks).await;
             continue;
@@ -251,7 +251,7 @@ impl<'a> BatchCycle<'a> {
         tokio::select! {
             biased;
             ended = &mut task.0 => return end_of(ended),
-            () = raised(&self.state.abandon) => return HandlerEnd::Abandoned,
+            () = self.state.abandon.raised() => return HandlerEnd::Abandoned,
             () = timer.sleep_until(self.ctx.run_deadline()) => {}
             never = self.extend_periodically() => match never {},
         }
@@ -266,7 +266,7 @@ impl<'a> BatchCycle<'a> {
         tokio::select! {
             biased;
             ended = &mut task.0 => end_of(ended),
-            () = raised(&self.state.abandon) => HandlerEnd::Abandoned,
+            () = self.state.abandon.raised() => HandlerEnd::Abandoned,
             () = timer.sleep_until(timer.now() + grace) => HandlerEnd::TimedOut,
         }
     }
