@@ -302,11 +302,7 @@ impl World {
             Some(patience) => tokio::time::timeout(patience, reply).await.ok().flatten(),
             None => reply.await,
         };
-        let reply = match reply {
-            Some(Ok(reply)) => CallReply::Replied(reply),
-            None | Some(Err(Error::OutcomeUnknown(_))) => CallReply::Unknown,
-            Some(Err(error)) => CallReply::Refused(error),
-        };
+        let reply = reply.map_or(CallReply::Unknown, CallReply::from_result);
         let shown = match self.storage.shows_wall_time() {
             true => (host.clock.wall_ahead() == ahead).then_some(ahead),
             false => Some(0),

@@ -86,13 +86,16 @@ impl World {
         let is_shared = self.plan.shares_connections && number < self.plan.clients;
         let number = if is_shared { EVERYONE } else { number };
         let mut clients = self.clients.borrow_mut();
-        let client = clients.entry((number, server)).or_insert_with(|| {
-            let network = self.network.as_ref().expect("only runs with a network have clients");
-            let iproto = Iproto::with_dialer(&host(server), network.dialer());
-            // A put into a tube that was dropped must be refused.
-            taskyard::Client::new(iproto.expect("the address is good").strict_tubes())
-        });
+        let client = clients.entry((number, server)).or_insert_with(|| self.connect(server));
         client.clone()
+    }
+
+    /// A client of the product with a connection of its own.
+    pub fn connect(&self, server: usize) -> taskyard::Client {
+        let network = self.network.as_ref().expect("only runs with a network have clients");
+        let iproto = Iproto::with_dialer(&host(server), network.dialer());
+        // A put into a tube that was dropped must be refused.
+        taskyard::Client::new(iproto.expect("the address is good").strict_tubes())
     }
 }
 

@@ -33,6 +33,28 @@ fn fixed_seeds_of_clients_on_a_network_break_no_promise() {
 }
 
 #[test]
+fn fixed_seeds_of_workers_break_no_promise() {
+    check(Scenario::Workers, 15);
+}
+
+/// docs/estimates.md: half of such tasks start within p50, nine of ten within p90. The estimates of one run are right or wrong
+/// together, so only those of many runs have these shares.
+#[test]
+fn estimates_hold_as_often_as_they_say() {
+    let (mut count, mut within_p50, mut within_p90) = (0, 0, 0);
+    for seed in 0..12 {
+        let report = run(&Plan::draw(seed, Scenario::Estimates), &Mask::default(), None);
+        assert_eq!(report.violation, None, "seed {seed}");
+        count += report.estimates.count;
+        within_p50 += report.estimates.within_p50;
+        within_p90 += report.estimates.within_p90;
+    }
+    let percent = |within: usize| 100 * within / count;
+    let shares = (percent(within_p50), percent(within_p90));
+    assert!(count > 500 && shares.0 >= 40 && shares.1 >= 80, "{shares:?} % of {count}");
+}
+
+#[test]
 fn fixed_seeds_of_the_embedded_store_break_no_promise() {
     check(Scenario::Embedded, 30);
 }
@@ -55,6 +77,8 @@ fn a_seed_repeats_its_history() {
         (Scenario::Embedded, 6),
         (Scenario::Shared, 4),
         (Scenario::Network, 20),
+        (Scenario::Workers, 10),
+        (Scenario::Estimates, 2),
     ] {
         for plan in short_plans(scenario).take(count) {
             let hash = || run(&plan, &Mask::default(), None).history.hash();
@@ -66,7 +90,7 @@ fn a_seed_repeats_its_history() {
 /// Two processes have other random hash keys, addresses and process ids.
 #[test]
 fn a_seed_repeats_its_history_in_another_process() {
-    for scenario in [Scenario::Shared, Scenario::Network] {
+    for scenario in [Scenario::Shared, Scenario::Network, Scenario::Workers] {
         for plan in short_plans(scenario).take(4) {
             let hash = run(&plan, &Mask::default(), None).history.hash();
             let mut simulator = Command::new(env!("CARGO_BIN_EXE_taskyard-simulator"));
@@ -103,6 +127,16 @@ fn planted_faults_of_servers_that_share_a_database_are_found() {
 #[test]
 fn planted_faults_of_clients_on_a_network_are_found() {
     check_planted(Scenario::Network);
+}
+
+#[test]
+fn planted_faults_of_workers_are_found() {
+    check_planted(Scenario::Workers);
+}
+
+#[test]
+fn planted_faults_of_estimates_are_found() {
+    check_planted(Scenario::Estimates);
 }
 
 #[test]
