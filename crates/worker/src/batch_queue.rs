@@ -27,8 +27,10 @@ pub(crate) struct BatchQueue {
 pub(crate) struct Batch {
     pub queue: usize,
     pub tasks: Vec<Task>,
-    /// When the take was sent.
+    /// When the take was sent, or when its wait ended.
     pub began: Timestamp,
+    /// When the take was sent: the lease ends no earlier than its length after that.
+    pub sent: Timestamp,
     /// How long the lease of the tasks lasts unless it is extended.
     pub lease: Span,
     /// The slots of the functions of its tasks.

@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, PoisonError};
 
-use taskyard_core::{Error, Reply, Span, Task};
+use taskyard_core::{Error, Reply, Span, Task, Timestamp};
 
 use crate::batch_queue::Batch;
 use crate::state::{TakenTasks, WorkerState};
 
-/// How long one take waits. A worker that stops waits for its last takes, because tasks that the queue gives
+/// How long one take waits, at most a quarter of the lease. A worker that stops waits for its last takes, because tasks that the queue gives
 /// them meanwhile would stay taken until their lease ends: so this is also how long a stop may take.
 pub(crate) const WAIT: Span = Span::from_secs(1);
 /// How much longer a stop waits for a queue that does not answer.
@@ -27,7 +27,7 @@ async fn run(state: Arc<WorkerState>, queue: usize) {
             Some(Ok(taken)) if taken.tasks.is_empty() => {
                 state.batch_queue().selector.mark_empty(queue, now);
             }
-            Some(Ok(taken)) => hand_over(&state, queue, taken).await,
+            Some(Ok(taken)) => hand_over(&state, queue, now, taken).await,
             Some(Err(error)) => state.take_failed(queue, &error),
             None => {}
         }
@@ -47,7 +47,10 @@ async fn run(state: Arc<WorkerState>, queue: usize) {
 /// Takes with a wait; `None` when no more tasks may be taken, or when the worker stops and the queue does not answer in
 /// time.
 async fn take(state: &WorkerState, queue: usize) -> Option<Result<TakenTasks, Error>> {
-    let mut taking = std::pin::pin!(state.take(queue, WAIT));
+    // The worker counts the lease from when the take was sent: most of it must be left when the wait ends.
+    let lease = Span::from(state.settings.borrow().visibility_timeout);
+    let wait = WAIT.min(Span::from_micros(lease.as_micros() / 4));
+    let mut taking = std::pin::pin!(state.take(queue, wait));
     tokio::select! {
         biased;
         taken = &mut taking => return taken,
@@ -62,7 +65,7 @@ async fn take(state: &WorkerState, queue: usize) -> Option<Result<TakenTasks, Er
 }
 
 /// Gives the batch to an idle processor, or releases it when no processor is idle any more.
-async fn hand_over(state: &WorkerState, queue: usize, taken: TakenTasks) {
+async fn hand_over(state: &WorkerState, queue: usize, sent: Timestamp, taken: TakenTasks) {
     let TakenTasks { tasks, is_full: full, lease, reservation } = taken;
     let began = state.store.now();
     let released = {
@@ -74,7 +77,8 @@ async fn hand_over(state: &WorkerState, queue: usize, taken: TakenTasks) {
             batch_queue.selector.mark_available(queue);
             Some(tasks)
         } else {
-            batch_queue.arrived.push_back(Batch { queue, tasks, began, lease, reservation });
+            let batch = Batch { queue, tasks, began, sent, lease, reservation };
+            batch_queue.arrived.push_back(batch);
             None
         }
     };

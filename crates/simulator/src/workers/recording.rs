@@ -95,10 +95,15 @@ impl RecordingQueue {
             (PlantedFault::DropHeartbeats, Command::Finish { items, .. }) if is_touch(items) => {
                 Some(all_done(items))
             }
-            (PlantedFault::DropWorkerAck, Command::Finish { items, .. })
-                if items.iter().all(is_ack) && self.happens() =>
-            {
-                Some(all_done(items))
+            (PlantedFault::DropWorkerAck, command @ Command::Finish { .. }) => {
+                let Command::Finish { items, .. } = &*command else { return None };
+                let is_dropped = items.iter().all(is_ack) && self.happens();
+                let reply = is_dropped.then(|| all_done(items))?;
+                let operation = (self.number, self.calls.fetch_add(1, Ordering::Relaxed));
+                let mut history = self.history.borrow_mut();
+                let call = history.begin(operation, self.server, command.clone());
+                history.end(call, CallReply::Replied(reply.clone()), Some(0));
+                Some(reply)
             }
             (PlantedFault::HideFailures, Command::Finish { items, .. }) => {
                 let failed = items.iter_mut().filter(|item| matches!(item.finish, Finish::Fail(_)));
