@@ -53,6 +53,8 @@ pub struct Facts {
     pub runs: Vec<HandlerRun>,
     /// The stops of workers.
     pub stops: Vec<WorkerStop>,
+    /// What is wrong with how many consumers of a semaphore ran at the same time.
+    pub excess: Option<String>,
 }
 
 /// A task that was left.
@@ -189,7 +191,9 @@ impl FinalPhase {
             }
         }
         self.world.workers.wait_for_plans().await?;
-        self.world.workers.stop_all().await
+        self.world.workers.stop_all().await?;
+        self.facts.excess = self.world.workers.end_consumers().await?;
+        Ok(())
     }
 
     /// Pauses the schedules, so that no fire is under way, and notes what they did.

@@ -9,7 +9,7 @@ use taskyard_core::{Command, Error, Reply, Timestamp, TubeName};
 use tokio::time::Instant;
 
 use crate::describe;
-use crate::workers::{FIRST_MANAGER, FIRST_WORKER};
+use crate::workers::{FIRST_CONSUMER, FIRST_MANAGER, FIRST_WORKER};
 
 /// A moment of a run: moments at the same virtual time are ordered by their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -187,6 +187,7 @@ impl History {
             let ended = call.end.map_or(f64::NAN, time);
             let client = match call.operation {
                 (ADMIN, index) => format!("admin {index}"),
+                (FIRST_CONSUMER.., index) => format!("consumers {index}"),
                 (number @ FIRST_MANAGER.., index) => {
                     format!("manager {}.{index}", number - FIRST_MANAGER)
                 }
@@ -247,7 +248,7 @@ impl RecordedCall {
             || self.tube().is_some_and(TubeName::is_internal);
         match self.operation.0 {
             ADMIN => is_ack || shows,
-            FIRST_MANAGER.. => true,
+            FIRST_MANAGER..FIRST_CONSUMER => true,
             FIRST_WORKER.. => shows || is_empty || reports,
             _ => false,
         }

@@ -113,6 +113,8 @@ pub struct Plan {
     pub lasts_days: bool,
     /// The processes of workers.
     pub workers: Vec<WorkerSpec>,
+    /// How many consumers of a semaphore may run, if there are such.
+    pub consumers: Option<usize>,
 }
 
 /// When the clocks of Berlin were set, in seconds since 1970, and how far they are ahead of UTC from then on.
@@ -174,6 +176,7 @@ impl Plan {
             shares_connections: stream(seed, u64::MAX, 4).bool(),
             lasts_days: false,
             workers: Vec::new(),
+            consumers: None,
         };
         if scenario == Scenario::Estimates {
             (plan.tubes, plan.schedules) = (vec![TubeRole::Plain], false);
@@ -181,6 +184,8 @@ impl Plan {
         if scenario == Scenario::Workers {
             plan.weights.only_produce();
             plan.workers = draw_workers(&plan, &mut stream(seed, u64::MAX, 5));
+            let mut rng = stream(seed, u64::MAX, 10);
+            plan.consumers = rng.bool().then(|| rng.usize(1..=4));
         }
         if plan.is_extended {
             plan.extend(&mut stream(seed, u64::MAX, 2));

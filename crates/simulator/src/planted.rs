@@ -113,13 +113,15 @@ pub enum PlantedFault {
     HastyStop,
     /// A worker ignores the plans of the manager.
     IgnorePlans,
+    /// The consumers of a semaphore are not asked to release.
+    LosePreemption,
     /// A task is shown behind half of the tasks that go first.
     HalvePositions,
 }
 
 impl PlantedFault {
     /// All of them, each with the scenario in which it is looked for.
-    pub const ALL: [(PlantedFault, Scenario); 50] = [
+    pub const ALL: [(PlantedFault, Scenario); 51] = [
         (PlantedFault::ReuseLease, Scenario::Memory),
         (PlantedFault::LoseWakeup, Scenario::Memory),
         (PlantedFault::ForgetTick, Scenario::Memory),
@@ -169,6 +171,7 @@ impl PlantedFault {
         (PlantedFault::DropWorkerAck, Scenario::Workers),
         (PlantedFault::HastyStop, Scenario::Workers),
         (PlantedFault::IgnorePlans, Scenario::Workers),
+        (PlantedFault::LosePreemption, Scenario::Workers),
         (PlantedFault::HalvePositions, Scenario::Estimates),
     ];
 

@@ -3,6 +3,7 @@
 //! `handlers` says what handlers do, `run_log` records their runs, and `recording` is the queue of a worker, which records its
 //! commands as operations of a client.
 
+mod consumers;
 mod handlers;
 mod recording;
 mod run_log;
@@ -20,9 +21,10 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use consumers::Consumers;
 use handlers::Runner;
 use recording::RecordingQueue;
-pub use recording::{FIRST_MANAGER, FIRST_WORKER, worker_of};
+pub use recording::{FIRST_CONSUMER, FIRST_MANAGER, FIRST_WORKER, worker_of};
 pub use run_log::{HandlerRun, RunEnd, WorkerStop};
 use run_log::{ProcessId, RunLog};
 use timer::SimulatedTimer;
@@ -106,6 +108,7 @@ pub struct Workers {
     history: SharedHistory,
     timer: Arc<SimulatedTimer>,
     stops: RefCell<Vec<WorkerStop>>,
+    consumers: RefCell<Option<Rc<Consumers>>>,
 }
 
 /// A worker and its processes: one that stops may go on while the next has begun.
@@ -150,6 +153,7 @@ impl Workers {
             history: history.clone(),
             timer: Arc::new(SimulatedTimer::new(plan.start)),
             stops: RefCell::default(),
+            consumers: RefCell::default(),
         }
     }
 
@@ -214,6 +218,13 @@ impl Workers {
         Ok(())
     }
 
+    /// Lets the best consumers of the semaphore run, and says whether too many ran.
+    pub async fn end_consumers(&self) -> Result<Option<String>, String> {
+        let Some(consumers) = self.consumers.take() else { return Ok(None) };
+        consumers.end().await?;
+        Ok(consumers.excess())
+    }
+
     /// What handlers did, and the stops.
     pub fn end(&self) -> (Vec<HandlerRun>, Vec<WorkerStop>) {
         self.managers.borrow_mut().clear();
@@ -226,6 +237,11 @@ impl World {
     pub fn start_workers(self: &Rc<Self>) {
         for worker in 0..self.plan.workers.len() {
             self.start_worker(worker);
+        }
+        if let Some(limit) = self.plan.consumers {
+            let queue = self.worker_queue(FIRST_CONSUMER, 0, Arc::default());
+            let consumers = Consumers::start(taskyard::Client::new(queue), self.plan.seed, limit);
+            *self.workers.consumers.borrow_mut() = Some(consumers);
         }
         if self.plan.workers.iter().any(|spec| spec.is_managed) {
             for server in 0..self.plan.servers {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use taskyard_core::{
-    AfterFailure, Command, Execute, Finish, FinishItem, Outcome, Reply, Result, Span,
+    AfterFailure, Command, EventKind, Execute, Finish, FinishItem, Outcome, Reply, Result,
+    SemaphoreReply, Span,
 };
 
 use crate::history::{CallReply, OperationNumber, SharedHistory};
@@ -14,6 +15,9 @@ use crate::planted::PlantedFault;
 pub const FIRST_WORKER: u32 = 1_000_000;
 /// The number of the first manager among those of clients.
 pub const FIRST_MANAGER: u32 = 2_000_000;
+
+/// The number of the consumers of a semaphore among those of clients.
+pub const FIRST_CONSUMER: u32 = 3_000_000;
 
 /// The worker of an operation, if it is one of a worker.
 pub fn worker_of(operation: OperationNumber) -> Option<usize> {
@@ -134,13 +138,21 @@ impl RecordingQueue {
         {
             *reply = Ok(all_done(items));
         }
+        if let (
+            Some(PlantedFault::LosePreemption),
+            Ok(Reply::Semaphore(SemaphoreReply::Events(events))),
+        ) = (self.planted, reply)
+        {
+            events.retain(|event| event.kind != EventKind::TryRelease);
+        }
     }
 }
 
 impl Execute for RecordingQueue {
     async fn execute(&self, mut commands: Vec<Command>) -> Vec<Result<Reply>> {
         commands.iter_mut().for_each(|command| self.make_repeatable(command));
-        if self.planted.is_none() || self.number >= FIRST_MANAGER {
+        let is_manager = (FIRST_MANAGER..FIRST_CONSUMER).contains(&self.number);
+        if self.planted.is_none() || is_manager {
             return self.record(commands).await;
         }
         let mut replies = Vec::with_capacity(commands.len());
