@@ -79,7 +79,7 @@ fn a_seed_repeats_its_history() {
         (Scenario::Embedded, 6),
         (Scenario::Shared, 4),
         (Scenario::Network, 20),
-        (Scenario::Workers, 10),
+        (Scenario::Workers, 5),
         (Scenario::Estimates, 2),
     ] {
         for plan in short_plans(scenario).take(count) {

@@ -290,16 +290,15 @@ async fn run_process(world: Rc<World>, process: Rc<WorkerProcess>) {
             WorkerKind::Batches => run_batches(&world, &process, &spec).await,
             WorkerKind::Functions(role) => run_functions(&world, &process, &spec, role).await,
         };
-        let mut history = world.history.borrow_mut();
         if let Err(error) = ended {
-            history.note(format!("worker {index} ends: {error}"));
+            world.history.borrow_mut().note(format!("worker {index} ends: {error}"));
         }
         if let Some(asked) = process.asked.get() {
-            let (process, grace, ended) = (process.id.process, spec.grace, history.moment());
+            let (process, grace, ended) =
+                (process.id.process, spec.grace, world.history.borrow_mut().moment());
             let stop = WorkerStop { worker: index, process, asked, grace, ended };
             return world.workers.stops.borrow_mut().push(stop);
         }
-        drop(history);
         tokio::time::sleep(RESTART_PAUSE).await;
     }
 }
