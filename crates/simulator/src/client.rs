@@ -64,7 +64,7 @@ impl Client {
         }
     }
 
-    /// Ends without a word, as a process that is killed: the server must end its session when the connection is closed.
+    /// Ends without leaving its session, as a process that is killed: the server must end the session with the connection.
     fn vanish(&mut self, operation: OperationNumber) {
         if let Some(session) = self.session.take() {
             let mut history = self.world.history.borrow_mut();

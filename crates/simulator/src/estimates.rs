@@ -45,7 +45,7 @@ struct Observed {
     load: f64,
     acked: Cell<u32>,
     calls: Cell<u32>,
-    /// Tasks for which nobody asked yet.
+    /// Tasks that were not asked for yet.
     unasked: RefCell<Vec<TaskId>>,
 }
 
