@@ -55,8 +55,23 @@ impl Client {
                 self.operate(operation, &mut rng).await;
             }
         }
-        self.show_deliveries((self.number, self.world.plan.operations)).await;
-        self.leave_session((self.number, self.world.plan.operations)).await;
+        let last = (self.number, self.world.plan.operations);
+        self.show_deliveries(last).await;
+        if self.world.can_vanish() && self.world.plan.operation_rng(last).bool() {
+            self.vanish(last);
+        } else {
+            self.leave_session(last).await;
+        }
+    }
+
+    /// Ends without leaving its session, as a process that is killed: the server must end the session with the connection.
+    fn vanish(&mut self, operation: OperationNumber) {
+        if let Some(session) = self.session.take() {
+            let mut history = self.world.history.borrow_mut();
+            let leave = history.begin(operation, self.server, Command::LeaveSession { session });
+            history.end(leave, CallReply::Unknown, None);
+        }
+        self.world.drop_connection(self.number, self.server);
     }
 
     async fn operate(&mut self, operation: OperationNumber, rng: &mut Rng) {
@@ -287,11 +302,7 @@ impl World {
             Some(patience) => tokio::time::timeout(patience, reply).await.ok().flatten(),
             None => reply.await,
         };
-        let reply = match reply {
-            Some(Ok(reply)) => CallReply::Replied(reply),
-            None | Some(Err(Error::OutcomeUnknown(_))) => CallReply::Unknown,
-            Some(Err(error)) => CallReply::Refused(error),
-        };
+        let reply = reply.map_or(CallReply::Unknown, CallReply::from_result);
         let shown = match self.storage.shows_wall_time() {
             true => (host.clock.wall_ahead() == ahead).then_some(ahead),
             false => Some(0),

@@ -46,6 +46,10 @@ pub enum FaultKind {
     SlowConnections(usize),
     /// New connections to a server are refused.
     RefuseConnections(usize),
+    /// The process of a worker is killed; it is started again at the end.
+    CrashWorker(usize),
+    /// A worker is stopped gracefully; it is started again at the end.
+    StopWorker(usize),
 }
 
 /// A fault and its time.
@@ -65,20 +69,25 @@ const AFTER_EFFECT: Duration =
 
 /// Draws the faults of a run. Some runs have none, some of one kind, some of all.
 pub fn draw_faults(plan: &Plan, rng: &mut Rng) -> Vec<Fault> {
-    let mut weights = [0_u32; 16];
+    let mut weights = [0_u32; 18];
     // The other scenarios draw as many numbers as they did before the network had faults.
-    let kinds = if plan.scenario == Scenario::Network { 16 } else { 12 };
+    let kinds = match plan.scenario {
+        Scenario::Workers => 18,
+        Scenario::Network => 16,
+        _ => 12,
+    };
     for weight in &mut weights[..kinds] {
         *weight = if rng.bool() { rng.u32(1..5) } else { 0 };
     }
     // The time while no server runs is measured by the wall clock, so that of a server that crashes is not set.
     let possible: &[usize] = match plan.scenario {
-        Scenario::Quiet => &[],
+        Scenario::Quiet | Scenario::Estimates => &[],
         Scenario::Memory => &[1, 7],
         Scenario::Embedded if plan.is_extended && rng.u8(0..4) == 0 => &[1, 7, 10],
         Scenario::Embedded => &[0, 1, 8, 9, 10, 11],
         Scenario::Shared => &[0, 1, 2, 3, 4, 5, 6, 7],
         Scenario::Network => &[0, 1, 12, 13, 14, 15],
+        Scenario::Workers => &[0, 1, 12, 13, 14, 15, 16, 17],
     };
     for (index, weight) in weights.iter_mut().enumerate() {
         *weight *= u32::from(possible.contains(&index));
@@ -95,7 +104,11 @@ pub fn draw_faults(plan: &Plan, rng: &mut Rng) -> Vec<Fault> {
             left -= weights[index];
             index += 1;
         }
-        let kind = kind(index, rng.usize(0..plan.servers), rng);
+        let kind = match index {
+            16 => FaultKind::CrashWorker(rng.usize(0..plan.workers.len())),
+            17 => FaultKind::StopWorker(rng.usize(0..plan.workers.len())),
+            _ => kind(index, rng.usize(0..plan.servers), rng),
+        };
         let most = if rng.bool() { 2_000 } else { 60_000 };
         let lasts = Duration::from_millis(rng.u64(1..most));
         Fault { at: Duration::from_millis(rng.u64(0..length)), lasts, kind }
@@ -146,7 +159,9 @@ impl FaultKind {
             | FaultKind::StepClock(..)
             | FaultKind::FullDisk
             | FaultKind::SlowConnections(_)
-            | FaultKind::RefuseConnections(_) => None,
+            | FaultKind::RefuseConnections(_)
+            | FaultKind::CrashWorker(_)
+            | FaultKind::StopWorker(_) => None,
         }
     }
 }

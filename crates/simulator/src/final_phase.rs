@@ -16,10 +16,14 @@ use crate::history::{ADMIN, CallReply};
 use crate::judges::DAILY;
 use crate::operations::read_payload;
 use crate::tubes::{KEEP_DONE, TubeRole};
+use crate::workers::{HandlerRun, WorkerStop};
 use crate::world::World;
 
 /// After the faults everything is ready within this time: leases, extensions and delays are shorter.
 const READY_MAX: Duration = Duration::from_secs(600);
+
+/// How long workers may need for each task that is left.
+const WORK_MAX: Duration = Duration::from_secs(60);
 
 /// How long a probing take waits.
 const PROBE_WAIT: Span = Span::from_secs(60);
@@ -45,6 +49,12 @@ pub struct Facts {
     pub schedules_ended: Option<Timestamp>,
     /// What did not happen in time.
     pub late: Option<String>,
+    /// What the handlers of workers did.
+    pub runs: Vec<HandlerRun>,
+    /// The stops of workers.
+    pub stops: Vec<WorkerStop>,
+    /// What is wrong with how many consumers of a semaphore ran at the same time.
+    pub excess: Option<String>,
 }
 
 /// A task that was left.
@@ -130,6 +140,11 @@ impl FinalPhase {
     }
 
     async fn try_finish(&mut self) -> Result<(), Late> {
+        if !self.world.plan.workers.is_empty() {
+            let ended = self.end_workers().await;
+            (self.facts.runs, self.facts.stops) = self.world.workers.end();
+            ended?;
+        }
         self.end_schedules().await?;
         let mut roles = self.world.plan.tubes.clone();
         roles.push(TubeRole::Scheduled);
@@ -151,6 +166,34 @@ impl FinalPhase {
             self.probe_done().await?;
         }
         self.probe().await
+    }
+
+    /// Lets the workers do what is left, and stops them.
+    async fn end_workers(&mut self) -> Result<(), Late> {
+        for role in self.world.plan.tubes.clone() {
+            let begun = Instant::now();
+            let mut most = READY_MAX;
+            loop {
+                let Counts { ready, taken, delayed, .. } = self.counts(role).await?;
+                let left = ready + taken + delayed;
+                if left == 0 {
+                    break;
+                }
+                most = most.max(WORK_MAX * u32::try_from(left).unwrap_or(u32::MAX));
+                if begun.elapsed() > most {
+                    return Err(format!(
+                        "the workers left {left} tasks in '{}' after {} s without faults",
+                        role.name(),
+                        begun.elapsed().as_secs()
+                    ));
+                }
+                tokio::time::sleep(Duration::from_secs(2)).await;
+            }
+        }
+        self.world.workers.wait_for_plans().await?;
+        self.world.workers.stop_all().await?;
+        self.facts.excess = self.world.workers.end_consumers().await?;
+        Ok(())
     }
 
     /// Pauses the schedules, so that no fire is under way, and notes what they did.

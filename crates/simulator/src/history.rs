@@ -3,11 +3,13 @@
 use std::collections::hash_map::DefaultHasher;
 use std::fmt::{self, Write};
 use std::hash::Hasher;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use taskyard_core::{Command, Error, Reply, Timestamp, TubeName};
 use tokio::time::Instant;
 
 use crate::describe;
+use crate::workers::{FIRST_CONSUMER, FIRST_MANAGER, FIRST_WORKER};
 
 /// A moment of a run: moments at the same virtual time are ordered by their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,6 +35,17 @@ pub enum CallReply {
     Refused(Error),
     /// The call was executed or not.
     Unknown,
+}
+
+impl CallReply {
+    /// What a client knows that got this result.
+    pub fn from_result(result: Result<Reply, Error>) -> Self {
+        match result {
+            Ok(reply) => CallReply::Replied(reply),
+            Err(Error::OutcomeUnknown(_)) => CallReply::Unknown,
+            Err(error) => CallReply::Refused(error),
+        }
+    }
 }
 
 /// One call of a client.
@@ -77,6 +90,32 @@ pub struct History {
     pub windows: Vec<FaultWindow>,
     /// What happened besides calls, for the reader of a failure.
     pub notes: Vec<(Moment, String)>,
+}
+
+/// A history in which clients, workers and faults record.
+#[derive(Clone, Debug)]
+pub struct SharedHistory(Arc<Mutex<History>>);
+
+impl SharedHistory {
+    /// An empty history of a run that starts now, with this virtual time.
+    pub fn new(start: Timestamp) -> Self {
+        SharedHistory(Arc::new(Mutex::new(History::new(start))))
+    }
+
+    /// The history, to read.
+    pub fn borrow(&self) -> MutexGuard<'_, History> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The history, to record something.
+    pub fn borrow_mut(&self) -> MutexGuard<'_, History> {
+        self.borrow()
+    }
+
+    /// Replaces the history, and returns what it was.
+    pub fn replace(&self, history: History) -> History {
+        std::mem::replace(&mut *self.borrow_mut(), history)
+    }
 }
 
 impl History {
@@ -148,6 +187,13 @@ impl History {
             let ended = call.end.map_or(f64::NAN, time);
             let client = match call.operation {
                 (ADMIN, index) => format!("admin {index}"),
+                (FIRST_CONSUMER.., index) => format!("consumers {index}"),
+                (number @ FIRST_MANAGER.., index) => {
+                    format!("manager {}.{index}", number - FIRST_MANAGER)
+                }
+                (number @ FIRST_WORKER.., index) => {
+                    format!("worker {}.{index}", number - FIRST_WORKER)
+                }
                 (client, index) => format!("client {client}.{index}"),
             };
             let (command, reply) = (describe::command(&call.command), describe::reply(&call.reply));
@@ -193,7 +239,19 @@ impl RecordedCall {
             self.command,
             Command::CreateTube { .. } | Command::Tubes { .. } | Command::Semaphore(_)
         );
-        self.operation.0 == ADMIN && (is_ack || shows)
+        // Workers ask often, and report to managers.
+        let is_empty = match &self.reply {
+            CallReply::Replied(Reply::Taken(tasks) | Reply::Tasks(tasks)) => tasks.is_empty(),
+            _ => false,
+        };
+        let reports = matches!(self.command, Command::Deliveries { .. } | Command::Peek { .. })
+            || self.tube().is_some_and(TubeName::is_internal);
+        match self.operation.0 {
+            ADMIN => is_ack || shows,
+            FIRST_MANAGER..FIRST_CONSUMER => true,
+            FIRST_WORKER.. => shows || is_empty || reports,
+            _ => false,
+        }
     }
 
     /// Whether the call may have been executed after this moment.

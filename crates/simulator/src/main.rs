@@ -74,7 +74,7 @@ fn parse(args: &[String]) -> Result<SimulateOptions, String> {
             }
             _ => {
                 return Err(format!(
-                    "no such option: {name}; use --seed N, --minutes M, --scenario quiet|memory|embedded|shared|network, --planted FAULT or \
+                    "no such option: {name}; use --seed N, --minutes M, --scenario quiet|memory|embedded|shared|network|workers|estimates, --planted FAULT or \
                      --find-planted"
                 ));
             }
@@ -124,8 +124,9 @@ fn simulate(options: &SimulateOptions) -> ExitCode {
 fn scenarios(options: &SimulateOptions) -> Vec<Scenario> {
     match (options.scenario, options.planted) {
         (Some(scenario), _) | (None, Some((_, scenario))) => vec![scenario],
-        // Some seeds of the network do not repeat their history yet.
-        (None, None) => vec![Scenario::Memory, Scenario::Embedded, Scenario::Shared],
+        (None, None) => {
+            Scenario::ALL.into_iter().filter(|scenario| *scenario != Scenario::Quiet).collect()
+        }
     }
 }
 

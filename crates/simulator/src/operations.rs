@@ -130,6 +130,14 @@ impl Weights {
         }
     }
 
+    /// Leaves out everything but puts and kicks, for runs in which workers do the rest.
+    pub fn only_produce(&mut self) {
+        for (weight, (verb, _)) in self.verbs.iter_mut().zip(VERBS) {
+            *weight *= u32::from(matches!(verb, Verb::Put | Verb::Kick));
+        }
+        self.sessions = false;
+    }
+
     /// Draws a verb.
     pub fn verb(&self, rng: &mut Rng) -> Verb {
         let weights = self.verbs.iter().chain(&self.extended);

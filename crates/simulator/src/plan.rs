@@ -13,6 +13,7 @@ use crate::faults::{Fault, draw_faults};
 use crate::history::OperationNumber;
 use crate::operations::Weights;
 use crate::tubes::TubeRole;
+use crate::workers::{WorkerSpec, draw_workers};
 
 /// What stores the tasks of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,16 +28,22 @@ pub enum Scenario {
     Shared,
     /// Clients over iproto on a network that breaks, and servers that share a database.
     Network,
+    /// The same with workers of the product, which crash.
+    Workers,
+    /// One server with a store in memory, steady consumers, and questions when tasks will start.
+    Estimates,
 }
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Scenario; 5] = [
+    pub const ALL: [Scenario; 7] = [
         Scenario::Quiet,
         Scenario::Memory,
         Scenario::Embedded,
         Scenario::Shared,
         Scenario::Network,
+        Scenario::Workers,
+        Scenario::Estimates,
     ];
 
     /// Its name on the command line.
@@ -47,7 +54,19 @@ impl Scenario {
             Scenario::Embedded => "embedded",
             Scenario::Shared => "shared",
             Scenario::Network => "network",
+            Scenario::Workers => "workers",
+            Scenario::Estimates => "estimates",
         }
+    }
+
+    /// Whether clients reach servers over a simulated network.
+    pub const fn has_network(self) -> bool {
+        matches!(self, Scenario::Network | Scenario::Workers)
+    }
+
+    /// Whether its clients can do what extended runs do.
+    const fn can_be_extended(self) -> bool {
+        !matches!(self, Scenario::Quiet | Scenario::Workers | Scenario::Estimates)
     }
 
     /// The scenario of this name.
@@ -92,6 +111,10 @@ pub struct Plan {
     pub shares_connections: bool,
     /// Whether it lasts for days, across a change of daylight saving time.
     pub lasts_days: bool,
+    /// The processes of workers.
+    pub workers: Vec<WorkerSpec>,
+    /// How many consumers of a semaphore may run, if there are such.
+    pub consumers: Option<usize>,
 }
 
 /// When the clocks of Berlin were set, in seconds since 1970, and how far they are ahead of UTC from then on.
@@ -117,11 +140,13 @@ impl Plan {
         let mut rng = stream(seed, u64::MAX, 0);
         let servers = match scenario {
             Scenario::Shared => rng.usize(2..=4),
-            Scenario::Network => rng.usize(1..=2),
+            Scenario::Network | Scenario::Workers => rng.usize(1..=2),
             _ => 1,
         };
         let (clients, operations) = match scenario {
             Scenario::Quiet => (16, 500),
+            Scenario::Workers => (rng.u32(1..=4), rng.u32(5..=40)),
+            Scenario::Estimates => (0, 0),
             _ => (rng.u32(2..=8), rng.u32(20..=120)),
         };
         let pauses = [0, 5, 200, 5_000, 60_000];
@@ -147,10 +172,21 @@ impl Plan {
                 1_700_000_000_000_000 + rng.i64(0..40_000_000) * 1_000_000,
             ),
             faults: Vec::new(),
-            is_extended: seed % 4 >= 2 && scenario != Scenario::Quiet,
+            is_extended: seed % 4 >= 2 && scenario.can_be_extended(),
             shares_connections: stream(seed, u64::MAX, 4).bool(),
             lasts_days: false,
+            workers: Vec::new(),
+            consumers: None,
         };
+        if scenario == Scenario::Estimates {
+            (plan.tubes, plan.schedules) = (vec![TubeRole::Plain], false);
+        }
+        if scenario == Scenario::Workers {
+            plan.weights.only_produce();
+            plan.workers = draw_workers(&plan, &mut stream(seed, u64::MAX, 5));
+            let mut rng = stream(seed, u64::MAX, 10);
+            plan.consumers = rng.bool().then(|| rng.usize(1..=4));
+        }
         if plan.is_extended {
             plan.extend(&mut stream(seed, u64::MAX, 2));
         }

@@ -99,11 +99,29 @@ pub enum PlantedFault {
     KeepCutSessions,
     /// A client repeats a put without a key after its answer was lost.
     RepeatUnkeyedPut,
+    /// A worker does not extend its leases, and believes that it did.
+    DropHeartbeats,
+    /// A worker believes that it extended a lease although that failed.
+    BelieveLostLease,
+    /// A worker acks tasks that failed.
+    HideFailures,
+    /// A worker releases a task that is done, and acks it after that.
+    ReleaseBeforeAck,
+    /// A worker believes that it acked a task, and did not.
+    DropWorkerAck,
+    /// A worker that is stopped does not wait for its handlers.
+    HastyStop,
+    /// A worker ignores the plans of the manager.
+    IgnorePlans,
+    /// The consumers of a semaphore are not asked to release.
+    LosePreemption,
+    /// A task is shown behind half of the tasks that go first.
+    HalvePositions,
 }
 
 impl PlantedFault {
     /// All of them, each with the scenario in which it is looked for.
-    pub const ALL: [(PlantedFault, Scenario); 42] = [
+    pub const ALL: [(PlantedFault, Scenario); 51] = [
         (PlantedFault::ReuseLease, Scenario::Memory),
         (PlantedFault::LoseWakeup, Scenario::Memory),
         (PlantedFault::ForgetTick, Scenario::Memory),
@@ -146,6 +164,15 @@ impl PlantedFault {
         (PlantedFault::LoseAnswer, Scenario::Network),
         (PlantedFault::KeepCutSessions, Scenario::Network),
         (PlantedFault::RepeatUnkeyedPut, Scenario::Network),
+        (PlantedFault::DropHeartbeats, Scenario::Workers),
+        (PlantedFault::BelieveLostLease, Scenario::Workers),
+        (PlantedFault::HideFailures, Scenario::Workers),
+        (PlantedFault::ReleaseBeforeAck, Scenario::Workers),
+        (PlantedFault::DropWorkerAck, Scenario::Workers),
+        (PlantedFault::HastyStop, Scenario::Workers),
+        (PlantedFault::IgnorePlans, Scenario::Workers),
+        (PlantedFault::LosePreemption, Scenario::Workers),
+        (PlantedFault::HalvePositions, Scenario::Estimates),
     ];
 
     /// The fault of this name.
@@ -394,6 +421,9 @@ impl PlantedStore {
                         task.lease = Some(first);
                     }
                 }
+            }
+            (PlantedFault::HalvePositions, _, Ok(Reply::Positions(positions))) => {
+                positions.iter_mut().for_each(|position| position.ahead /= 2);
             }
             // A touch that was not executed: the client believes that it was.
             (PlantedFault::DropTouch, Command::Peek { .. }, reply) => {

@@ -71,18 +71,31 @@ impl World {
         }
     }
 
+    /// Whether each client has a connection of its own, which ends with it.
+    pub fn can_vanish(&self) -> bool {
+        self.network.is_some() && !self.plan.shares_connections
+    }
+
+    /// Closes the connection of a client.
+    pub fn drop_connection(&self, client: u32, server: usize) {
+        self.clients.borrow_mut().remove(&(client, server));
+    }
+
     /// The product's client of a simulated one.
     fn client(&self, number: u32, server: usize) -> taskyard::Client {
         let is_shared = self.plan.shares_connections && number < self.plan.clients;
         let number = if is_shared { EVERYONE } else { number };
         let mut clients = self.clients.borrow_mut();
-        let client = clients.entry((number, server)).or_insert_with(|| {
-            let network = self.network.as_ref().expect("only runs with a network have clients");
-            let iproto = Iproto::with_dialer(&host(server), network.dialer());
-            // A put into a tube that was dropped must be refused.
-            taskyard::Client::new(iproto.expect("the address is good").strict_tubes())
-        });
+        let client = clients.entry((number, server)).or_insert_with(|| self.connect(server));
         client.clone()
+    }
+
+    /// A client of the product with a connection of its own.
+    pub fn connect(&self, server: usize) -> taskyard::Client {
+        let network = self.network.as_ref().expect("only runs with a network have clients");
+        let iproto = Iproto::with_dialer(&host(server), network.dialer());
+        // A put into a tube that was dropped must be refused.
+        taskyard::Client::new(iproto.expect("the address is good").strict_tubes())
     }
 }
 

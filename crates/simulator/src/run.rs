@@ -7,12 +7,13 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
+use crate::estimates::observe;
 use crate::evidence::Evidence;
 use crate::faults::run_fault;
 use crate::final_phase::{Facts, FinalPhase};
 use crate::history::History;
-use crate::judges::{Violation, judge};
-use crate::plan::{Mask, Plan};
+use crate::judges::{HeldEstimates, Violation, count_estimates, judge};
+use crate::plan::{Mask, Plan, Scenario};
 use crate::planted::PlantedFault;
 use crate::world::World;
 
@@ -27,6 +28,8 @@ pub struct RunReport {
     pub facts: Facts,
     /// The first violation.
     pub violation: Option<Violation>,
+    /// How many estimates of starts held.
+    pub estimates: HeldEstimates,
     /// How much virtual time passed.
     pub simulated: Duration,
     /// How many servers and databases crashed.
@@ -51,15 +54,18 @@ pub fn run(plan: &Plan, mask: &Mask, planted: Option<PlantedFault>) -> RunReport
         (world.history.borrow().elapsed(), crashes, world.faults.get())
     };
     let history = world.history.replace(runtime.block_on(async { History::new(plan.start) }));
+    let evidence = Evidence::new(plan, &history, &facts);
+    let estimates = count_estimates(&evidence).unwrap_or_default();
     let violation = match (panicked, is_stuck) {
         _ if open_failure.is_some() => {
             Some(Violation::new("damage", open_failure.unwrap_or_default()))
         }
         (Some(server), _) => Some(Violation::new("panic", format!("server {server} panicked"))),
         (_, true) => Some(Violation::new("liveness", "the clients did not end in time".into())),
-        _ => judge(&Evidence::new(plan, &history, &facts)),
+        _ => judge(&evidence),
     };
-    RunReport { history, facts, violation, simulated, crashes, faults }
+    drop(evidence);
+    RunReport { history, facts, violation, estimates, simulated, crashes, faults }
 }
 
 async fn simulate(
@@ -77,7 +83,11 @@ async fn simulate(
         admin.facts.late = Some("a tube could not be created within an hour".into());
         return (world, admin.facts, true);
     }
+    world.start_workers();
     let mut tasks: Vec<JoinHandle<()>> = Vec::new();
+    if plan.scenario == Scenario::Estimates {
+        tasks.push(tokio::task::spawn_local(observe(world.clone())));
+    }
     for (index, fault) in plan.faults.iter().enumerate() {
         if !mask.faults.contains(&index) {
             world.faults_left.set(world.faults_left.get() + 1);

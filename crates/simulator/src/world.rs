@@ -12,12 +12,13 @@ use tokio::time::Instant;
 
 use crate::clock::SimulatedClock;
 use crate::faults::FaultKind;
-use crate::history::History;
+use crate::history::SharedHistory;
 use crate::network::Network;
 use crate::plan::{Plan, Scenario};
 use crate::planted::PlantedFault;
 use crate::server::SimulatedServer;
 use crate::storage::Storage;
+use crate::workers::Workers;
 
 /// Everything of one run.
 pub struct World {
@@ -28,7 +29,7 @@ pub struct World {
     /// What stores its tasks.
     pub storage: Storage,
     /// What its clients saw.
-    pub history: RefCell<History>,
+    pub history: SharedHistory,
     /// How many crashes of servers and of the database happened.
     pub crashes: Cell<u64>,
     /// How many faults happened.
@@ -42,25 +43,29 @@ pub struct World {
     /// The clients of the product, by simulated client and server.
     pub(crate) clients: RefCell<BTreeMap<(u32, usize), taskyard::Client>>,
     pub(crate) planted: Option<PlantedFault>,
+    /// The processes of workers.
+    pub(crate) workers: Workers,
 }
 
 impl World {
     /// Prepares a run and starts its servers.
     pub fn start(plan: &Plan, planted: Option<PlantedFault>) -> Rc<Self> {
         let started = Instant::now();
+        let history = SharedHistory::new(plan.start);
         let server = |_| SimulatedServer::new(SimulatedClock::new(started, plan.start));
         let world = Rc::new(World {
             plan: plan.clone(),
             servers: (0..plan.servers).map(server).collect(),
             storage: Storage::new(plan, planted),
-            history: RefCell::new(History::new(plan.start)),
             crashes: Cell::new(0),
             faults: Cell::new(0),
             faults_left: Cell::new(0),
             open_failure: RefCell::default(),
-            network: (plan.scenario == Scenario::Network).then(|| Network::new(plan, planted)),
+            network: plan.scenario.has_network().then(|| Network::new(plan, planted)),
             clients: RefCell::default(),
             planted,
+            workers: Workers::new(plan, &history),
+            history,
         });
         for server in 0..plan.servers {
             world.start_server(server);
@@ -91,7 +96,9 @@ impl World {
                 return;
             }
         };
-        let settings = Settings { series_tubes_max: 0, workers_max: 0, ..Settings::default() };
+        // Estimates follow from the series.
+        let series_tubes_max = if self.plan.scenario == Scenario::Estimates { 10 } else { 0 };
+        let settings = Settings { series_tubes_max, workers_max: 0, ..Settings::default() };
         self.servers[server].start(store, settings);
         self.accept_connections(server);
     }
@@ -127,6 +134,8 @@ impl World {
             }
             FaultKind::FreezeServer(server) => self.servers[server].freeze(true),
             FaultKind::StepClock(server, micros) => self.servers[server].clock.step(micros),
+            FaultKind::CrashWorker(worker) => self.workers.crash(worker),
+            FaultKind::StopWorker(worker) => self.workers.stop(worker),
             _ => {}
         }
         self.faults.set(self.faults.get() + 1);
@@ -148,6 +157,9 @@ impl World {
                 self.start_server(server);
             }
             FaultKind::FreezeServer(server) => self.servers[server].freeze(false),
+            FaultKind::CrashWorker(worker) | FaultKind::StopWorker(worker) => {
+                self.start_worker(worker);
+            }
             FaultKind::DiskErrors | FaultKind::ReadOnlyDisk => {
                 self.storage.end_refusing_process();
                 self.crashes.set(self.crashes.get() + 1);

@@ -1,12 +1,14 @@
 //! The lease of one batch: its deadlines, the tasks that were lost, and whether its handler is cancelled.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use taskyard_core::Timestamp;
 use tokio::sync::watch;
 
 use crate::context::CancelReason;
+use crate::signal::Signal;
 
 /// The state that handler, store and processor of one batch share.
 #[derive(Debug)]
@@ -22,9 +24,9 @@ pub(crate) struct BatchLease {
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerSignals {
     /// It takes no more tasks.
-    pub stop: watch::Receiver<bool>,
+    pub stop: Arc<Signal>,
     /// All handlers are cancelled.
-    pub cancel_all: watch::Receiver<bool>,
+    pub cancel_all: Arc<Signal>,
 }
 
 #[derive(Debug, Default)]
@@ -92,21 +94,22 @@ impl BatchLease {
         match *lost {
             LostTasks { all: true, .. } => Some(CancelReason::Lost),
             LostTasks { overrun: true, .. } => Some(CancelReason::RunMax),
-            _ => self.signals.cancel_all.borrow().then_some(CancelReason::Stopping),
+            _ => self.signals.cancel_all.is_raised().then_some(CancelReason::Stopping),
         }
     }
 
     /// Completes when the handler is cancelled.
     pub async fn cancelled(&self) {
         tokio::select! {
-            () = raised(&self.signals.cancel_all) => {}
+            biased;
+            () = self.signals.cancel_all.raised() => {}
             () = self.wait_for(|lost| lost.all || lost.overrun) => {}
         }
     }
 
     /// Completes when the worker takes no more tasks.
     pub async fn stopping(&self) {
-        raised(&self.signals.stop).await;
+        self.signals.stop.raised().await;
     }
 
     /// How many tasks no longer belong to the handler.
@@ -122,12 +125,5 @@ impl BatchLease {
     async fn wait_for(&self, condition: impl Fn(&LostTasks) -> bool) {
         // `self` owns the sender, so the channel stays open.
         let _ = self.lost.subscribe().wait_for(|lost| condition(lost)).await;
-    }
-}
-
-/// Completes when the signal is raised; never for a worker that was dropped.
-async fn raised(signal: &watch::Receiver<bool>) {
-    if signal.clone().wait_for(|raised| *raised).await.is_err() {
-        std::future::pending().await
     }
 }

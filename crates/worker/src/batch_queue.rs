@@ -27,8 +27,10 @@ pub(crate) struct BatchQueue {
 pub(crate) struct Batch {
     pub queue: usize,
     pub tasks: Vec<Task>,
-    /// When the take was sent.
+    /// When the take was sent, or when its wait ended.
     pub began: Timestamp,
+    /// When the take was sent: the lease ends no earlier than its length after that.
+    pub sent: Timestamp,
     /// How long the lease of the tasks lasts unless it is extended.
     pub lease: Span,
     /// The slots of the functions of its tasks.
@@ -73,7 +75,7 @@ impl WorkerState {
             // Registered before the check, so that a change in between wakes this processor.
             let mut woken = std::pin::pin!(self.wake.notified());
             woken.as_mut().enable();
-            if *self.stop.borrow() || slot >= self.settings.borrow().max_processors {
+            if self.stop.is_raised() || slot >= self.settings.borrow().max_processors {
                 return None;
             }
             let retry = {
@@ -100,6 +102,7 @@ impl WorkerState {
                 }
             };
             tokio::select! {
+                biased;
                 () = woken => {}
                 () = retry => {}
             }

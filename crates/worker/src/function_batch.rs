@@ -7,10 +7,11 @@ use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use taskyard_core::{AfterFailure, Finish, Result, Span, Timestamp};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::context::CancelReason;
@@ -267,7 +268,9 @@ impl FunctionBatch {
 
     /// Aborts the functions of tasks that other consumers may have.
     fn abort_lost(&self) {
-        for (task, handle) in self.running.values().filter(|(task, _)| task.is_lost()) {
+        let mut lost: Vec<_> = self.running.values().filter(|(task, _)| task.is_lost()).collect();
+        lost.sort_unstable_by_key(|(task, _)| task.number());
+        for (task, handle) in lost {
             tracing::warn!(tube = %task.tube(), id = task.id().0, "the lease of a task is lost; its function is cancelled");
             handle.abort();
         }
@@ -426,13 +429,12 @@ mod tests {
         use crate::store::Store;
         use crate::testing::TestKit;
         use taskyard_core::{Body, TubeName};
-        use tokio::sync::{mpsc, oneshot, watch};
+        use tokio::sync::{mpsc, oneshot};
 
         let kit = TestKit::new();
         let store = Store::new(Box::new(kit.queue().clone()), kit.timer(), Vec::new());
         let (never, tube) = (Timestamp::NEVER, TubeName::new("mail").unwrap());
-        let (stop, cancel_all) = (watch::Sender::new(false), watch::Sender::new(false));
-        let signals = WorkerSignals { stop: stop.subscribe(), cancel_all: cancel_all.subscribe() };
+        let signals = WorkerSignals { stop: Arc::default(), cancel_all: Arc::default() };
         let lease = Arc::new(BatchLease::new(never, never, signals));
         let slots = Arc::new(Slots::new(1, Arc::default()));
         // Short functions are taken ahead, so that two tasks have one slot.

@@ -31,6 +31,7 @@ mod registration;
 mod reporter;
 mod running_task;
 mod settings;
+mod signal;
 mod slots;
 mod state;
 mod stats;

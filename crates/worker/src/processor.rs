@@ -23,7 +23,7 @@ use crate::dispatcher::{PreparedBatch, RawTask};
 use crate::metrics::{GaugeGuard, count};
 use crate::poison::finishes_of;
 use crate::settings::{PoisonPolicy, Settings};
-use crate::state::{TakenTasks, WorkerQueue, WorkerState, raised};
+use crate::state::{TakenTasks, WorkerQueue, WorkerState};
 use crate::stats::{HandlerResult, HandlerStats};
 use crate::trace_context::TraceContext;
 use crate::typed::Delivery;
@@ -50,7 +50,7 @@ pub(crate) async fn run(state: Arc<WorkerState>, slot: usize) {
             Work::Take(queue) => state.unless_abandoned(take(&state, queue)).await.flatten(),
         };
         let Some(batch) = batch else { continue };
-        if *state.stop.borrow() {
+        if state.stop.is_raised() {
             // No handler has begun the batch, so the delivery does not count as an attempt.
             state.give_back(queue, &batch.tasks).await;
             continue;
@@ -75,7 +75,7 @@ async fn take(state: &WorkerState, queue: usize) -> Option<Batch> {
                 // The other processors skipped the queue while its takes failed.
                 state.wake.notify_waiters();
             }
-            return Some(Batch { queue, tasks, began, lease, reservation });
+            return Some(Batch { queue, tasks, began, sent: began, lease, reservation });
         }
         Err(error) => state.take_failed(queue, &error),
     }
@@ -110,6 +110,8 @@ struct BatchCycle<'a> {
     worker_queue: &'a WorkerQueue,
     settings: Settings,
     began: Timestamp,
+    /// When the take was sent.
+    sent: Timestamp,
     /// How long the lease lasts without an extension, as it was when the tasks were taken.
     lease: Span,
     ctx: Context,
@@ -156,12 +158,13 @@ impl<'a> BatchCycle<'a> {
             raw.push(RawTask { delivery, body });
         }
         state.store.deliveries().add(registered.into_iter());
-        let Batch { began, lease, reservation, .. } = batch;
+        let Batch { began, sent, lease, reservation, .. } = batch;
         // The lease is counted from when the take was sent, which is the safe side. The handler begins only now.
         let run_deadline = state.store.now() + Span::from(settings.run_max_of(lease.into()));
-        let batch_lease = BatchLease::new(began + lease, run_deadline, state.signals());
+        let batch_lease = BatchLease::new(sent + lease, run_deadline, state.signals());
         let ctx = Context::new(worker_queue.num, Arc::new(batch_lease), traces, dues, reservation);
-        BatchCycle { state, worker_queue, settings, began, lease, ctx, held, attempts: counts, raw }
+        let attempts = counts;
+        BatchCycle { state, worker_queue, settings, began, sent, lease, ctx, held, attempts, raw }
     }
 
     async fn run(self) {
@@ -251,7 +254,7 @@ impl<'a> BatchCycle<'a> {
         tokio::select! {
             biased;
             ended = &mut task.0 => return end_of(ended),
-            () = raised(&self.state.abandon) => return HandlerEnd::Abandoned,
+            () = self.state.abandon.raised() => return HandlerEnd::Abandoned,
             () = timer.sleep_until(self.ctx.run_deadline()) => {}
             never = self.extend_periodically() => match never {},
         }
@@ -266,7 +269,7 @@ impl<'a> BatchCycle<'a> {
         tokio::select! {
             biased;
             ended = &mut task.0 => end_of(ended),
-            () = raised(&self.state.abandon) => HandlerEnd::Abandoned,
+            () = self.state.abandon.raised() => HandlerEnd::Abandoned,
             () = timer.sleep_until(timer.now() + grace) => HandlerEnd::TimedOut,
         }
     }
@@ -303,11 +306,15 @@ impl<'a> BatchCycle<'a> {
     async fn extend_periodically(&self) -> Infallible {
         let (store, lease) = (&self.state.store, self.lease);
         let pause = Span::from_micros(lease.as_micros() / 3).max(EXTEND_PAUSE_MIN);
-        let (mut extended_at, mut next) = (self.began, self.began + pause);
+        let (mut extended_at, mut next) = (self.sent, self.sent + pause);
+        let mut is_failing = false;
         loop {
             store.timer().sleep_until(next).await;
             let now = store.now();
             let lease_deadline = self.ctx.lease_deadline();
+            if is_failing && next >= lease_deadline {
+                match self.end_lease().await {}
+            }
             // A clock that was set forward does not end the lease.
             let deadline = match now < lease_deadline {
                 true => lease_deadline.min(now + pause),
@@ -321,6 +328,7 @@ impl<'a> BatchCycle<'a> {
                     None
                 }
             };
+            is_failing = extension.is_none();
             next = match extension {
                 Some(Extension::Extended) => {
                     extended_at = now;
@@ -336,19 +344,22 @@ impl<'a> BatchCycle<'a> {
                     self.ctx.batch_lease().mark_all_lost();
                     std::future::pending().await
                 }
-                None if store.now() >= lease_deadline => {
-                    tracing::warn!(
-                        queue = self.queue(),
-                        "the lease of the batch could not be extended and has ended; cancelling its handler"
-                    );
-                    let lost: Vec<_> = self.held.iter().map(|held| held.0).collect();
-                    self.ctx.batch_lease().mark_lost(&lost);
-                    self.ctx.batch_lease().mark_all_lost();
-                    std::future::pending().await
-                }
+                None if store.now() >= lease_deadline => match self.end_lease().await {},
                 None => (store.now() + pause.min(EXTEND_RETRY)).min(lease_deadline),
             };
         }
+    }
+
+    /// Cancels the handler of a batch whose lease has ended because it could not be extended.
+    async fn end_lease(&self) -> Infallible {
+        tracing::warn!(
+            queue = self.queue(),
+            "the lease of the batch could not be extended and has ended; cancelling its handler"
+        );
+        let lost: Vec<_> = self.held.iter().map(|held| held.0).collect();
+        self.ctx.batch_lease().mark_lost(&lost);
+        self.ctx.batch_lease().mark_all_lost();
+        std::future::pending().await
     }
 
     /// Extends the lease of every unsettled task by this time; `None` when the request failed.

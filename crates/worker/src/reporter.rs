@@ -31,17 +31,20 @@ pub(crate) async fn run(worker: Worker) {
     loop {
         let next = store.now() + PERIOD;
         let outcome = tokio::select! {
-            outcome = reporter.exchange() => outcome,
+            biased;
             () = worker.stopped() => break,
+            outcome = reporter.exchange() => outcome,
         };
         reporter.log(outcome);
         tokio::select! {
-            () = store.timer().sleep_until(next) => {}
+            biased;
             () = worker.stopped() => break,
+            () = store.timer().sleep_until(next) => {}
         }
     }
     let deadline = store.now() + WITHDRAW_TIMEOUT;
     tokio::select! {
+        biased;
         () = reporter.withdraw() => {}
         () = store.timer().sleep_until(deadline) => {}
     }

@@ -16,6 +16,7 @@ use crate::idle_take::tasks_of;
 use crate::metrics::{Metrics, QueueMetrics, count};
 use crate::queue_report::LoadAverage;
 use crate::settings::Settings;
+use crate::signal::Signal;
 use crate::slots::{Reservation, Slots};
 use crate::store::Store;
 use crate::worker_name::worker_name;
@@ -39,11 +40,11 @@ pub(crate) struct WorkerState {
     /// The takes that wait at empty queues.
     pub idle_takes: Mutex<JoinSet<()>>,
     /// Take no more tasks.
-    pub stop: watch::Sender<bool>,
+    pub stop: Arc<Signal>,
     /// Cancel all handlers.
-    pub cancel_all: watch::Sender<bool>,
+    pub cancel_all: Arc<Signal>,
     /// Do not wait for handlers any longer.
-    pub abandon: watch::Sender<bool>,
+    pub abandon: Signal,
     pub phase: watch::Sender<Phase>,
 }
 
@@ -84,7 +85,7 @@ pub(crate) struct WorkerQueue {
 impl WorkerState {
     /// Completes when the worker stops taking tasks.
     pub async fn stopped(&self) {
-        raised(&self.stop).await;
+        self.stop.raised().await;
     }
 
     pub fn batch_size_of(&self, queue: usize) -> usize {
@@ -160,21 +161,15 @@ impl WorkerState {
         tokio::select! {
             biased;
             done = work => Some(done),
-            () = raised(&self.abandon) => None,
+            () = self.abandon.raised() => None,
         }
     }
 
     pub fn signals(&self) -> WorkerSignals {
-        WorkerSignals { stop: self.stop.subscribe(), cancel_all: self.cancel_all.subscribe() }
+        WorkerSignals { stop: self.stop.clone(), cancel_all: self.cancel_all.clone() }
     }
 
     pub fn tube_number(&self, queue: usize) -> u32 {
         self.queues[queue].number.load(Ordering::Relaxed)
     }
-}
-
-/// Completes when the signal is raised.
-pub(crate) async fn raised(signal: &watch::Sender<bool>) {
-    // The caller holds the sender, so the channel stays open.
-    let _ = signal.subscribe().wait_for(|raised| *raised).await;
 }

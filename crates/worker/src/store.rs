@@ -260,8 +260,9 @@ impl Store {
             return false;
         }
         tokio::select! {
-            () = self.timer().sleep_until(until) => true,
+            biased;
             () = batch_lease.cancelled() => false,
+            () = self.timer().sleep_until(until) => true,
         }
     }
 

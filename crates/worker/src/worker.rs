@@ -20,6 +20,7 @@ use crate::queue_selector::{Plan, QueueSelector};
 use crate::registration;
 use crate::reporter;
 use crate::settings::{Settings, SettingsError};
+use crate::signal::Signal;
 use crate::slots::Slots;
 use crate::state::{Phase, WorkerQueue, WorkerState};
 use crate::store::Store;
@@ -117,6 +118,8 @@ pub struct WorkerBuilder {
     settings: Settings,
     metrics: Metrics,
     timer: Arc<dyn Timer>,
+    /// Identifies it to a manager; random unless a test sets it.
+    id: Option<String>,
     managed: bool,
     /// How many functions run at a time, in a worker of functions.
     concurrency: Option<usize>,
@@ -131,6 +134,7 @@ impl WorkerBuilder {
             settings: Settings::default(),
             metrics: Metrics::default(),
             timer: Arc::new(SystemTimer),
+            id: None,
             managed: false,
             concurrency: None,
         }
@@ -155,6 +159,12 @@ impl WorkerBuilder {
     /// Sets another timer than the system's, for tests.
     pub fn timer(self, timer: Arc<dyn Timer>) -> Self {
         WorkerBuilder { timer, ..self }
+    }
+
+    /// Sets the identifier that a manager knows the worker by, instead of a random one, for tests. No two workers may have the
+    /// same.
+    pub fn id(self, id: &str) -> Self {
+        WorkerBuilder { id: Some(id.into()), ..self }
     }
 
     /// Limits how many functions run at a time.
@@ -192,7 +202,7 @@ impl WorkerBuilder {
         let slots = self.concurrency.map(|count| Arc::new(Slots::new(count, wake.clone())));
         let state = WorkerState {
             name: self.name.into(),
-            id: reporter::new_id(),
+            id: self.id.unwrap_or_else(reporter::new_id),
             managed: self.managed,
             store: Store::new(self.queue, self.timer, counted),
             queues,
@@ -202,9 +212,9 @@ impl WorkerBuilder {
             wake,
             slots,
             idle_takes: Mutex::new(JoinSet::new()),
-            stop: watch::Sender::new(false),
-            cancel_all: watch::Sender::new(false),
-            abandon: watch::Sender::new(false),
+            stop: Arc::default(),
+            cancel_all: Arc::default(),
+            abandon: Signal::default(),
             phase: watch::Sender::new(Phase::New),
         };
         Ok(Worker { state: Arc::new(state) })
@@ -338,7 +348,7 @@ impl Worker {
         let mut processors = JoinSet::new();
         let mut slots: BTreeMap<usize, Id> = BTreeMap::new();
         loop {
-            let stopped = *self.state.stop.borrow();
+            let stopped = self.state.stop.is_raised();
             let most = if stopped { 0 } else { settings.borrow_and_update().max_processors };
             for slot in 0..most {
                 slots.entry(slot).or_insert_with(|| {
@@ -349,13 +359,14 @@ impl Worker {
                 return;
             }
             tokio::select! {
+                biased;
+                () = self.state.stopped(), if !stopped => self.state.wake.notify_waiters(),
                 Some(ended) = processors.join_next_with_id() => {
                     // A processor that panicked does not end the worker; it is replaced.
                     let ended = ended.map_or_else(|error| error.id(), |(id, ())| id);
                     slots.retain(|_, id| *id != ended);
                 }
                 _ = settings.changed() => self.state.wake.notify_waiters(),
-                () = self.state.stopped(), if !stopped => self.state.wake.notify_waiters(),
             }
         }
     }
@@ -399,7 +410,7 @@ impl Worker {
     /// Takes no more tasks and lets running handlers finish. May be called at any time and any number of
     /// times; the returned future completes when every processor has ended.
     pub fn graceful_stop(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.state.stop.send_replace(true);
+        self.state.stop.raise();
         self.state.wake.notify_waiters();
         let mut phase = self.state.phase.subscribe();
         let state = self.state.clone();
@@ -434,7 +445,7 @@ impl Worker {
             () = &mut ended => return Ok(()),
             () = timer.sleep_until(deadline) => {}
         }
-        self.state.cancel_all.send_replace(true);
+        self.state.cancel_all.raise();
         tokio::select! {
             biased;
             () = &mut ended => return Ok(()),
@@ -446,7 +457,7 @@ impl Worker {
             .iter()
             .map(|(slot, queue)| format!("processor {slot} on queue '{}'", queues[*queue].tube));
         let named: Vec<_> = named.collect();
-        self.state.abandon.send_replace(true);
+        self.state.abandon.raise();
         // Every request to the queue has its own timeout; this one covers anything else.
         let ended = tokio::select! {
             biased;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use taskyard_core::SessionId;
-use tokio::sync::watch;
+use tokio::sync::oneshot;
 
 use super::address::IprotoAddress;
 use super::connection::Connection;
@@ -33,8 +33,8 @@ pub(super) struct Connector {
 enum ConnectionStatus {
     /// Not connected.
     None,
-    /// A task connects; all callers share its result.
-    Connecting(watch::Receiver<Option<ConnectResult>>),
+    /// A task connects; its result is sent to all callers, in the order in which they asked.
+    Connecting(Vec<oneshot::Sender<ConnectResult>>),
     /// Connected, though the connection may have failed meanwhile.
     Connected(Arc<Connection>),
 }
@@ -54,51 +54,40 @@ impl Connector {
 
     /// The connection; opens a new one if there is none or the last one failed.
     pub async fn connection(self: &Arc<Self>) -> ConnectResult {
-        let mut connecting = match self.connected_or_connecting() {
+        let connecting = match self.connected_or_connecting() {
             Ok(connection) => return Ok(connection),
             Err(connecting) => connecting,
         };
-        match connecting.wait_for(Option::is_some).await.as_deref() {
-            Ok(Some(outcome)) => outcome.clone(),
+        connecting.await.unwrap_or_else(|_| {
             // The runtime of the connecting task has ended.
-            _ => Err(IprotoError::Unreachable {
+            Err(IprotoError::Unreachable {
                 address: self.address.to_string(),
                 why: "connecting was cancelled".into(),
-            }),
-        }
+            })
+        })
     }
 
     /// The open connection, or the receiver of the result of connecting.
     fn connected_or_connecting(
         self: &Arc<Self>,
-    ) -> Result<Arc<Connection>, watch::Receiver<Option<ConnectResult>>> {
+    ) -> Result<Arc<Connection>, oneshot::Receiver<ConnectResult>> {
+        let (sender, connecting) = oneshot::channel();
         let mut current = self.current();
-        match &*current {
+        match &mut *current {
             ConnectionStatus::Connected(connection) if connection.is_open() => {
                 return Ok(connection.clone());
             }
-            ConnectionStatus::Connecting(connecting) if connecting.has_changed().is_ok() => {
-                return Err(connecting.clone());
+            ConnectionStatus::Connecting(callers) => {
+                callers.push(sender);
+                return Err(connecting);
             }
             _ => {}
         }
-        let (sender, connecting) = watch::channel(None);
-        *current = ConnectionStatus::Connecting(connecting.clone());
+        *current = ConnectionStatus::Connecting(vec![sender]);
+        drop(current);
         // As a separate task: the first caller may be cancelled while others still wait.
-        tokio::spawn(self.clone().connect(sender));
+        tokio::spawn(ConnectingTask(self.clone()).run());
         Err(connecting)
-    }
-
-    async fn connect(self: Arc<Self>, sender: watch::Sender<Option<ConnectResult>>) {
-        let session = *self.session();
-        let (address, dialer) = (&self.address, &*self.dialer);
-        let outcome =
-            Connection::connect(dialer, address, &self.prefix, session, self.within).await;
-        *self.current() = match &outcome {
-            Ok(connection) => ConnectionStatus::Connected(connection.clone()),
-            Err(_) => ConnectionStatus::None,
-        };
-        sender.send_replace(Some(outcome));
     }
 
     /// The session that a new connection joins.
@@ -108,5 +97,39 @@ impl Connector {
 
     fn current(&self) -> MutexGuard<'_, ConnectionStatus> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Connects, and wakes all callers also if its runtime ends before.
+struct ConnectingTask(Arc<Connector>);
+
+impl ConnectingTask {
+    async fn run(self) {
+        let connector = &self.0;
+        let session = *connector.session();
+        let (address, dialer) = (&connector.address, &*connector.dialer);
+        let outcome =
+            Connection::connect(dialer, address, &connector.prefix, session, connector.within)
+                .await;
+        let connected = match &outcome {
+            Ok(connection) => ConnectionStatus::Connected(connection.clone()),
+            Err(_) => ConnectionStatus::None,
+        };
+        let before = std::mem::replace(&mut *connector.current(), connected);
+        if let ConnectionStatus::Connecting(callers) = before {
+            for caller in callers {
+                // It may have been cancelled.
+                let _ = caller.send(outcome.clone());
+            }
+        }
+    }
+}
+
+impl Drop for ConnectingTask {
+    fn drop(&mut self) {
+        let mut current = self.0.current();
+        if matches!(*current, ConnectionStatus::Connecting(_)) {
+            *current = ConnectionStatus::None;
+        }
     }
 }

@@ -62,7 +62,8 @@ pub(super) async fn serve_stream(
     let mut users = 0;
     let ended = loop {
         tokio::select! {
-            ended = poll_fn(|cx| connection.poll_run(cx)) => break ended,
+            // The signal first: a busy connection uses up the budget of its task, and the signal would never be ready after it.
+            biased;
             has_new_users = wait_for_users(&mut signal, &mut users) => match has_new_users {
                 true => connection.protocol.end_forbidden_takes(),
                 false => {
@@ -70,6 +71,7 @@ pub(super) async fn serve_stream(
                     break poll_fn(|cx| connection.poll_run(cx)).await;
                 }
             },
+            ended = poll_fn(|cx| connection.poll_run(cx)) => break ended,
         }
     };
     match ended {

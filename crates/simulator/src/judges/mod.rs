@@ -7,6 +7,7 @@ mod done;
 mod dropped;
 mod early;
 mod ended;
+mod estimates;
 mod fencing;
 mod held;
 mod identity;
@@ -15,13 +16,16 @@ mod listed;
 mod liveness;
 mod lost;
 mod order;
+mod outcome;
 mod overlap;
 mod paused;
 mod rate;
+mod runs;
 mod schedules;
 #[cfg(test)]
 mod script;
 mod semaphore;
+mod stopped;
 mod subqueue;
 
 use std::fmt;
@@ -29,6 +33,7 @@ use std::fmt;
 use crate::evidence::Evidence;
 
 pub use daylight::DAILY;
+pub use estimates::{HeldEstimates, count as count_estimates};
 
 /// A promise that a run broke.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +61,7 @@ impl fmt::Display for Violation {
 type Judge = fn(&Evidence<'_>) -> Option<String>;
 
 /// All judges, by name. What did not end is looked at last: it is often the consequence of something else.
-const JUDGES: [(&str, Judge); 21] = [
+const JUDGES: [(&str, Judge); 25] = [
     ("identity", identity::judge),
     ("overlap", overlap::judge),
     ("subqueue", subqueue::judge),
@@ -76,6 +81,10 @@ const JUDGES: [(&str, Judge); 21] = [
     ("dropped", dropped::judge),
     ("daylight", daylight::judge),
     ("schedules", schedules::judge),
+    ("estimates", estimates::judge),
+    ("runs", runs::judge),
+    ("outcome", outcome::judge),
+    ("stopped", stopped::judge),
     ("liveness", liveness::judge),
     ("lost", lost::judge),
 ];

@@ -8,8 +8,9 @@ use tokio::runtime::Builder;
 
 use crate::evidence::Evidence;
 use crate::final_phase::{DrainedTask, Facts};
-use crate::history::{CallReply, History, Moment, RecordedCall};
+use crate::history::{CallReply, History, Moment, OperationNumber, RecordedCall};
 use crate::plan::{Plan, Scenario};
+use crate::workers::{HandlerRun, RunEnd};
 
 /// A history that is written call by call.
 pub struct Script {
@@ -111,6 +112,27 @@ impl Script {
         let outcome = if is_done { Outcome::Done(None) } else { Outcome::Stale };
         let command = Command::Finish { tube: name(tube), items, show: false };
         self.call(command, Reply::Finished(vec![outcome]));
+    }
+
+    /// A finish of another client that was executed.
+    pub fn finish_as(
+        &mut self,
+        operation: OperationNumber,
+        tube: &str,
+        id: u64,
+        lease: u64,
+        finish: Finish,
+    ) {
+        self.finish(tube, id, lease, finish, true);
+        self.history.calls.last_mut().unwrap().operation = operation;
+    }
+
+    /// A run of a handler of worker 0.
+    pub fn run(&mut self, tube: &str, id: u64, end: RunEnd) {
+        let (begin, end) = (self.moment(), Some((self.moment(), end)));
+        let (worker, process, tube, id) = (0, 1, name(tube), TaskId(id));
+        let run = HandlerRun { worker, process, tube, id, begin, end, overlaps: None };
+        self.facts.runs.push(run);
     }
 
     pub fn kick(&mut self, tube: &str) {

@@ -13,7 +13,7 @@ use taskyard_store::{Executed, RemoteChange, Watcher};
 use tokio::time::Instant;
 
 use crate::faults::FaultKind;
-use crate::plan::{Plan, Scenario, stream};
+use crate::plan::{Plan, stream};
 use crate::planted::PlantedFault;
 
 /// Identifies a connection of a server: a server that starts again has a new one.
@@ -79,7 +79,7 @@ impl Database {
             rng: stream(plan.seed, u64::MAX, 1),
             latency_max: match plan.scenario {
                 // The network between clients and servers has it.
-                Scenario::Network => Duration::ZERO,
+                scenario if scenario.has_network() => Duration::ZERO,
                 _ => plan.latency_max,
             },
             planted,
@@ -327,7 +327,9 @@ impl Database {
             | FaultKind::CutConnections(_)
             | FaultKind::SilenceConnections(_)
             | FaultKind::SlowConnections(_)
-            | FaultKind::RefuseConnections(_) => {}
+            | FaultKind::RefuseConnections(_)
+            | FaultKind::CrashWorker(_)
+            | FaultKind::StopWorker(_) => {}
         }
     }
 

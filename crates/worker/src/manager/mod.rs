@@ -66,8 +66,9 @@ impl Manager {
                 tracing::warn!(%error, "cannot plan; workers keep their last plan");
             }
             tokio::select! {
-                () = first.store().timer().sleep_until(next) => {}
+                biased;
                 () = first.ended() => return,
+                () = first.store().timer().sleep_until(next) => {}
             }
         }
     }

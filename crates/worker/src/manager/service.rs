@@ -113,6 +113,7 @@ impl<E: Execute> ManagerLoop<E> {
         if let Some(leadership) = self.leadership.take() {
             let deadline = self.timer.now() + RESIGN_TIMEOUT;
             tokio::select! {
+                biased;
                 // Leases that are not released end by themselves.
                 _ = leadership.resign(&self.queue) => {}
                 () = self.timer.sleep_until(deadline) => {}

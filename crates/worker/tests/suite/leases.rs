@@ -201,6 +201,57 @@ fn a_failed_extension_is_repeated_soon() {
     });
 }
 
+/// The extensions of a lease failed until it ended. One more was sent then, and while it got no reply the handler ran on for a
+/// third of the lease, beside that of the next delivery. Found by the simulator, `workers` 1049.
+#[test]
+fn a_handler_is_cancelled_when_its_lease_ends() {
+    block_on(async {
+        let (kit, (handler, mut started)) = (TestKit::new(), reporting_handler());
+        let faulty = FaultyQueue::new(kit.queue().clone());
+        let settings =
+            Settings { visibility_timeout: Duration::from_secs(3), ..Settings::default() };
+        let worker = worker_on(&kit, &faulty, mail(handler), settings);
+        let running = kit.start(&worker).await;
+        client(&kit).put("mail", "x").await.unwrap();
+        let StartedBatch { ctx, .. } = started.recv().await.unwrap();
+        faulty.fail_next("finish", 2, Fault::Refuse(unavailable()));
+        faulty.fail_next("finish", usize::MAX, Fault::NoReply);
+        for errors in [1.0, 2.0] {
+            kit.advance(Duration::from_secs(1));
+            while counted(&worker, "queue_store_errors_total") < errors {
+                yield_now().await;
+            }
+        }
+        assert!(!ctx.is_cancelled());
+        kit.advance(Duration::from_secs(1));
+        for _ in 0..100 {
+            yield_now().await;
+        }
+        assert!(ctx.is_cancelled());
+        running.crash().await;
+    });
+}
+
+/// The lease of tasks that a waiting take brought was counted from the arrival of the reply: a worker whose reply was slow
+/// believed its lease for longer than it lasted.
+#[test]
+fn the_lease_is_counted_from_when_the_take_was_sent() {
+    block_on(async {
+        let (kit, (handler, mut started)) = (TestKit::new(), reporting_handler());
+        let faulty = FaultyQueue::new(kit.queue().clone());
+        let worker = worker_on(&kit, &faulty, mail(handler), Settings::default());
+        let running = kit.start(&worker).await;
+        let sent = worker.store().now();
+        // The first take does not wait, the second does.
+        faulty.wait_for_commands("take", 2).await;
+        kit.advance(Duration::from_millis(700));
+        client(&kit).put("mail", "x").await.unwrap();
+        let StartedBatch { ctx, .. } = started.recv().await.unwrap();
+        assert_eq!(ctx.lease_deadline(), sent + Span::from(VISIBILITY));
+        running.crash().await;
+    });
+}
+
 /// The end of a handler was not noticed while an extension hung.
 #[test]
 fn a_handler_ends_while_an_extension_hangs() {
