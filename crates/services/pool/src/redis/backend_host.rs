@@ -1,10 +1,12 @@
 //! Runs the backends of one process: they claim tasks, run them and report how they ended.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::serve::Listener;
 use taskyard_core::classes::Ticket;
 use taskyard_redis::{Failure, Value};
 use tokio::sync::{Notify, mpsc, watch};
@@ -104,10 +106,32 @@ impl BackendHost {
         options: BackendHostOptions,
     ) -> Result<Self, RedisError> {
         let identity = options.identity.as_ref();
-        let (listener, local_address, serving) =
-            TokenListener::open(options.listen, identity).await?;
+        let opened = TokenListener::open(options.listen, identity).await?;
+        Ok(Self::serve(config, address, runner, options, opened))
+    }
+
+    /// The same for connections that this listener accepts instead of TCP.
+    pub fn with_listener<L: Listener<Addr: Debug>>(
+        config: Config,
+        address: &PoolAddress,
+        runner: Arc<dyn Runner>,
+        options: BackendHostOptions,
+        listener: L,
+    ) -> Self {
+        let (listener, serving) = TokenListener::serve(listener);
+        let opened = (listener, options.listen, serving);
+        Self::serve(config, address, runner, options, opened)
+    }
+
+    fn serve(
+        config: Config,
+        address: &PoolAddress,
+        runner: Arc<dyn Runner>,
+        options: BackendHostOptions,
+        (listener, local_address, serving): (TokenListener, SocketAddr, JoinHandle<()>),
+    ) -> Self {
         let advertise = options.advertise.clone().unwrap_or_else(|| local_address.to_string());
-        let scheme = if identity.is_some() { "wss" } else { "ws" };
+        let scheme = if options.identity.is_some() { "wss" } else { "ws" };
         let (redis, wake) = (RedisClient::open(address), subscribe(address, "backend.wake"));
         let offers = Notify::new();
         let open_sessions = Arc::new(());
@@ -122,7 +146,7 @@ impl BackendHost {
             open_sessions,
         };
         let shared = Arc::new(shared);
-        Ok(BackendHost { shared, options, address: local_address, serving, wake })
+        BackendHost { shared, options, address: local_address, serving, wake }
     }
 
     /// Where it listens for gateways.
@@ -149,8 +173,9 @@ impl BackendHost {
             }
         };
         tokio::select! {
-            () = waking => tracing::error!("the subscription to Redis ended"),
+            biased;
             () = stop => {}
+            () = waking => tracing::error!("the subscription to Redis ended"),
         }
         let _ = stopping.send(true);
         self.shared.runner.close();
@@ -177,7 +202,7 @@ struct RedisBackend {
     /// The incarnation of Redis that it knows.
     incarnation: String,
     /// Its jobs by task and attempt: one, and possibly halted ones that are still being killed.
-    jobs: HashMap<(String, String), ClaimedJob>,
+    jobs: BTreeMap<(String, String), ClaimedJob>,
     /// The job that occupies it.
     busy: Option<(String, String)>,
     events: mpsc::UnboundedReceiver<JobEvent>,
@@ -191,7 +216,7 @@ struct RedisBackend {
 impl RedisBackend {
     fn new(shared: Arc<BackendShared>, grace: Duration, stopped: watch::Receiver<bool>) -> Self {
         let (event_sender, events) = mpsc::unbounded_channel();
-        let (jobs, busy, ends) = (HashMap::new(), None, Vec::new());
+        let (jobs, busy, ends) = (BTreeMap::new(), None, Vec::new());
         let (number, incarnation) = (String::new(), String::new());
         RedisBackend {
             shared,
@@ -239,7 +264,9 @@ impl RedisBackend {
                 continue;
             }
             let idle = self.busy.is_none();
+            // In this order, so that a run of the simulator can be repeated. Heartbeats are checked above.
             tokio::select! {
+                biased;
                 event = self.events.recv() => {
                     if let Some(event) = event {
                         self.handle_event(event);
@@ -439,6 +466,7 @@ impl RedisBackend {
         let mut halted_all = false;
         while !self.jobs.is_empty() {
             tokio::select! {
+                biased;
                 event = self.events.recv() => if let Some(event) = event {
                     self.handle_event(event);
                 },

@@ -61,6 +61,19 @@ impl GatewaySession {
         loop {
             let waiting: usize = pending_stdin.iter().map(Vec::len).sum();
             tokio::select! {
+                // Commands come first: a program with much output must not delay a halt.
+                biased;
+                message = socket.recv(), if waiting < STDIN_BYTES_MAX => match message {
+                    Some(Ok(Message::Text(text))) => {
+                        stdin = self.handle_text(text.as_str(), &mut halted);
+                    }
+                    Some(Ok(Message::Binary(bytes))) if stdin => {
+                        stdin = false;
+                        pending_stdin.push_back(bytes.into());
+                    }
+                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                    _ => return,
+                },
                 permit = self.running.input.reserve(), if !pending_stdin.is_empty() => {
                     let piece = pending_stdin.pop_front().unwrap_or_default();
                     match permit {
@@ -78,17 +91,6 @@ impl GatewaySession {
                         break;
                     }
                 }
-                message = socket.recv(), if waiting < STDIN_BYTES_MAX => match message {
-                    Some(Ok(Message::Text(text))) => {
-                        stdin = self.handle_text(text.as_str(), &mut halted);
-                    }
-                    Some(Ok(Message::Binary(bytes))) if stdin => {
-                        stdin = false;
-                        pending_stdin.push_back(bytes.into());
-                    }
-                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
-                    _ => return,
-                },
             }
         }
         let _ = timeout(SEND_MAX, socket.send(Message::Close(None))).await;
