@@ -78,6 +78,20 @@ struct AllocationRecord {
     fields: [String; 7],
 }
 
+impl AllocationRecord {
+    /// Notes a lower limit in microseconds, and the class that it belongs to: after a data loss of Redis a task that was lowered must
+    /// not be reported in the class in which it started.
+    fn lower(&mut self, limit: &str, config: &Config) {
+        let [_, class, _, old_limit, ..] = &mut self.fields;
+        limit.clone_into(old_limit);
+        let lowered = limit_of(limit).flatten().zip(config.rules().ok());
+        let lowered = lowered.map(|(limit, rules)| rules.class_for(limit.into()));
+        if let (Some(lowered), Ok(old)) = (lowered, class.parse::<u8>()) {
+            *class = lowered.min(old).to_string();
+        }
+    }
+}
+
 /// A task that this backend runs.
 #[derive(Debug)]
 struct ClaimedJob {
@@ -346,13 +360,17 @@ impl RedisBackend {
         self.incarnation.clone_from(incarnation);
         for (job, limit) in jobs.iter().zip(limits) {
             let Some(job) = self.jobs.get_mut(job) else { continue };
-            let control = match limit_of(limit) {
+            let control = match (limit_of(limit), limit.strip_prefix("halt ")) {
                 // Its gateway is gone, or it is assigned to another backend by now.
                 _ if limit.is_empty() => Control::Halt("the task was withdrawn".into()),
-                Some(Some(lower)) if *limit != job.record.fields[3] => Control::Limit(lower),
+                // The command of its gateway comes later.
+                (_, Some(why)) => Control::Halt(why.into()),
+                (Some(Some(lower)), _) if *limit != job.record.fields[3] => Control::Limit(lower),
                 _ => continue,
             };
-            job.record.fields[3].clone_from(limit);
+            if let Control::Limit(_) = control {
+                job.record.lower(limit, &self.shared.config);
+            }
             let _ = job.control.send(control);
         }
         true
@@ -409,13 +427,16 @@ impl RedisBackend {
             Ok(spec) => self.shared.runner.run(allocation, Arc::new(spec)),
             Err(why) => reject(allocation, why),
         };
-        let halted = JobEvent::Halted { id: id.clone(), attempt: attempt.clone() };
-        let without_gateway = JobEvent::NoGateway { id: id.clone(), attempt: attempt.clone() };
-        let session =
-            GatewaySession { running, control: control.clone(), events: self.event_sender.clone() };
+        let session = GatewaySession {
+            running,
+            control: control.clone(),
+            events: self.event_sender.clone(),
+            id: id.clone(),
+            attempt: attempt.clone(),
+        };
         let open_sessions = self.shared.open_sessions.clone();
         tokio::spawn(async move {
-            session.run(token, halted, without_gateway).await;
+            session.run(token).await;
             drop(open_sessions);
         });
         self.busy = Some((id.clone(), attempt.clone()));
@@ -431,6 +452,11 @@ impl RedisBackend {
                     job.halted = true;
                 }
                 self.busy.take_if(|busy| *busy == name);
+            }
+            JobEvent::Lowered { id, attempt, limit } => {
+                if let Some(job) = self.jobs.get_mut(&(id, attempt)) {
+                    job.record.lower(&limit, &self.shared.config);
+                }
             }
             JobEvent::NoGateway { id, attempt } => {
                 if let Some(job) = self.jobs.get_mut(&(id, attempt)) {
@@ -546,4 +572,25 @@ fn reject(allocation: Allocation, why: String) -> (RunningProgram, AbortHandle) 
         let _ = sender.send(OutgoingFrame::Complete(Some(why))).await;
     });
     (RunningProgram { frames, input }, job.abort_handle())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A task that was lowered to a shorter class was reported in its old class after a data loss of Redis, and more tasks than the
+    // limit of that class allows held a backend.
+    #[test]
+    fn a_lowered_task_is_reported_in_its_new_class() {
+        let config = Config::default();
+        let fields = |class: &str, limit: &str| {
+            ["1-1", class, "default", limit, "0", "1", "0"].map(String::from)
+        };
+        let cases = [("2", "3000000", "0"), ("2", "10000000", "1"), ("0", "10000000", "0")];
+        for (old, limit, new) in cases {
+            let mut record = AllocationRecord { id: "7".into(), fields: fields(old, "30000000") };
+            record.lower(limit, &config);
+            assert_eq!(record.fields, fields(new, limit));
+        }
+    }
 }

@@ -59,7 +59,7 @@ pub(super) struct GatewayShared {
     name: String,
     queue_max: usize,
     /// Lease of tasks.
-    lease: Duration,
+    pub lease: Duration,
     /// How long an ended program may take to send its last frames.
     pub end_report_max: Duration,
     tasks: Mutex<GatewayTasks>,
