@@ -20,6 +20,7 @@ mod network;
 mod operations;
 mod plan;
 mod planted;
+mod pool;
 mod remote;
 mod run;
 mod server;
@@ -33,5 +34,6 @@ pub use history::{CallReply, FaultWindow, History, Moment, OperationNumber, Reco
 pub use judges::Violation;
 pub use plan::{Mask, Plan, Scenario};
 pub use planted::PlantedFault;
+pub use pool::PoolPlan;
 pub use run::{RunReport, run};
 pub use shrink::{Failure, shrink};

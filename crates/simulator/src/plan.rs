@@ -12,6 +12,7 @@ use taskyard_core::Timestamp;
 use crate::faults::{Fault, draw_faults};
 use crate::history::OperationNumber;
 use crate::operations::Weights;
+use crate::pool::PoolPlan;
 use crate::tubes::TubeRole;
 
 /// What stores the tasks of a run.
@@ -27,16 +28,19 @@ pub enum Scenario {
     Shared,
     /// Clients over iproto on a network that breaks, and servers that share a database.
     Network,
+    /// A pool over a Redis that breaks.
+    Pool,
 }
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Scenario; 5] = [
+    pub const ALL: [Scenario; 6] = [
         Scenario::Quiet,
         Scenario::Memory,
         Scenario::Embedded,
         Scenario::Shared,
         Scenario::Network,
+        Scenario::Pool,
     ];
 
     /// Its name on the command line.
@@ -47,6 +51,7 @@ impl Scenario {
             Scenario::Embedded => "embedded",
             Scenario::Shared => "shared",
             Scenario::Network => "network",
+            Scenario::Pool => "pool",
         }
     }
 
@@ -92,6 +97,8 @@ pub struct Plan {
     pub shares_connections: bool,
     /// Whether it lasts for days, across a change of daylight saving time.
     pub lasts_days: bool,
+    /// The pool, if the run has one instead of tubes.
+    pub pool: Option<PoolPlan>,
 }
 
 /// When the clocks of Berlin were set, in seconds since 1970, and how far they are ahead of UTC from then on.
@@ -150,7 +157,12 @@ impl Plan {
             is_extended: seed % 4 >= 2 && scenario != Scenario::Quiet,
             shares_connections: stream(seed, u64::MAX, 4).bool(),
             lasts_days: false,
+            pool: None,
         };
+        if scenario == Scenario::Pool {
+            plan.draw_pool(&mut stream(seed, u64::MAX, 5));
+            return plan;
+        }
         if plan.is_extended {
             plan.extend(&mut stream(seed, u64::MAX, 2));
         }
@@ -176,6 +188,21 @@ impl Plan {
         }
     }
 
+    /// Draws a pool and its clients instead of servers.
+    fn draw_pool(&mut self, rng: &mut Rng) {
+        self.operations = rng.u32(2..=12);
+        self.pause_max = Duration::from_millis([50, 2_000, 10_000][rng.usize(0..3)]);
+        self.is_extended = false;
+        // A task takes some seconds.
+        let length = (self.pause_max / 2 + Duration::from_secs(4)) * self.operations;
+        self.pool = Some(PoolPlan::draw(rng, length));
+    }
+
+    /// How many faults it has.
+    pub fn fault_count(&self) -> usize {
+        self.pool.as_ref().map_or(self.faults.len(), |pool| pool.faults.len())
+    }
+
     /// How long the clients work, about.
     pub fn expected_length(&self) -> Duration {
         (self.pause_max / 2 * self.operations).max(Duration::from_secs(10))
@@ -183,6 +210,9 @@ impl Plan {
 
     /// Whether it takes little time also in a build without optimisations: little happens while servers poll.
     pub fn is_short(&self) -> bool {
+        if self.pool.is_some() {
+            return self.clients * self.operations < 40;
+        }
         let calls = self.clients * self.operations;
         let is_quick = self.lasts_days || self.expected_length() < Duration::from_secs(40);
         is_quick && calls < 400

@@ -34,7 +34,7 @@ impl Storage {
     /// The storage of a run.
     pub fn new(plan: &Plan, planted: Option<PlantedFault>) -> Self {
         match plan.scenario {
-            Scenario::Quiet | Scenario::Memory => Storage::Memory,
+            Scenario::Quiet | Scenario::Memory | Scenario::Pool => Storage::Memory,
             Scenario::Embedded => Storage::Embedded(EmbeddedStorage::new(plan, planted)),
             Scenario::Shared | Scenario::Network => {
                 Storage::Shared(Arc::new(Mutex::new(Database::new(plan, planted))))
