@@ -81,7 +81,7 @@ pub fn draw_faults(plan: &Plan, rng: &mut Rng) -> Vec<Fault> {
     }
     // The time while no server runs is measured by the wall clock, so that of a server that crashes is not set.
     let possible: &[usize] = match plan.scenario {
-        Scenario::Quiet | Scenario::Estimates => &[],
+        Scenario::Quiet | Scenario::Estimates | Scenario::Pool => &[],
         Scenario::Memory => &[1, 7],
         Scenario::Embedded if plan.is_extended && rng.u8(0..4) == 0 => &[1, 7, 10],
         Scenario::Embedded => &[0, 1, 8, 9, 10, 11],

@@ -21,6 +21,7 @@ mod network;
 mod operations;
 mod plan;
 mod planted;
+mod pool;
 mod remote;
 mod run;
 mod server;
@@ -35,6 +36,7 @@ pub use history::{CallReply, FaultWindow, History, Moment, OperationNumber, Reco
 pub use judges::{HeldEstimates, Violation};
 pub use plan::{Mask, Plan, Scenario};
 pub use planted::PlantedFault;
+pub use pool::PoolPlan;
 pub use run::{RunReport, run};
 pub use shrink::{Failure, shrink};
 pub use workers::{HandlerRun, RunEnd, WorkerStop};

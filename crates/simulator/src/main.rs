@@ -11,6 +11,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// How often progress is shown.
 const PROGRESS: Duration = Duration::from_secs(10);
+/// A pool is simulated for every so manieth seed, unless it is named.
+const POOL_EVERY: u64 = 8;
 /// How long a failing run is made smaller.
 const SHRINK: Duration = Duration::from_secs(60);
 
@@ -43,7 +45,7 @@ fn main() -> ExitCode {
         }
     };
     if options.is_search {
-        return find_planted();
+        return find_planted(options.scenario);
     }
     simulate(&options)
 }
@@ -74,7 +76,7 @@ fn parse(args: &[String]) -> Result<SimulateOptions, String> {
             }
             _ => {
                 return Err(format!(
-                    "no such option: {name}; use --seed N, --minutes M, --scenario quiet|memory|embedded|shared|network|workers|estimates, --planted FAULT or \
+                    "no such option: {name}; use --seed N, --minutes M, --scenario quiet|memory|embedded|shared|network|workers|estimates|pool, --planted FAULT or \
                      --find-planted"
                 ));
             }
@@ -94,7 +96,7 @@ fn simulate(options: &SimulateOptions) -> ExitCode {
     let (begun, mut shown) = (Instant::now(), Instant::now());
     let mut totals = Totals::default();
     for seed in first.. {
-        for scenario in scenarios(options) {
+        for scenario in scenarios(options, seed) {
             let plan = Plan::draw(seed, scenario);
             let planted = options.planted.map(|(fault, _)| fault);
             let report = run(&plan, &Mask::default(), planted);
@@ -121,24 +123,32 @@ fn simulate(options: &SimulateOptions) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn scenarios(options: &SimulateOptions) -> Vec<Scenario> {
+fn scenarios(options: &SimulateOptions, seed: u64) -> Vec<Scenario> {
     match (options.scenario, options.planted) {
         (Some(scenario), _) | (None, Some((_, scenario))) => vec![scenario],
         (None, None) => {
-            Scenario::ALL.into_iter().filter(|scenario| *scenario != Scenario::Quiet).collect()
+            // A pool takes much longer than the others.
+            let is_due = |scenario: &Scenario| match scenario {
+                Scenario::Quiet => false,
+                Scenario::Pool => seed.is_multiple_of(POOL_EVERY),
+                _ => true,
+            };
+            Scenario::ALL.into_iter().filter(is_due).collect()
         }
     }
 }
 
-/// Prints for each planted fault how long it takes to find it, as rows of a table.
-fn find_planted() -> ExitCode {
+/// Prints for each planted fault, or for those of one scenario, how long it takes to find it, as rows of a table.
+fn find_planted(only: Option<Scenario>) -> ExitCode {
     let mut is_missed = false;
-    for (fault, scenario) in PlantedFault::ALL {
+    let faults = PlantedFault::ALL.into_iter();
+    for (fault, scenario) in faults.filter(|(_, of)| only.is_none_or(|only| *of == only)) {
         let begun = Instant::now();
         let found =
             (0..).take_while(|_| begun.elapsed() < Duration::from_secs(60)).find_map(|seed| {
                 // The same plans as in the tests.
-                let plan = Some(Plan::draw(seed, scenario)).filter(Plan::is_short)?;
+                let is_used = |plan: &Plan| scenario == Scenario::Pool || plan.is_short();
+                let plan = Some(Plan::draw(seed, scenario)).filter(is_used)?;
                 let report = run(&plan, &Mask::default(), Some(fault));
                 report.violation.map(|violation| (seed, violation))
             });
@@ -160,7 +170,7 @@ impl Totals {
         self.simulated += report.simulated;
         self.crashes += report.crashes;
         self.faults += report.faults;
-        self.commands += report.history.calls.len() as u64;
+        self.commands += report.commands;
     }
 
     fn print(&self, elapsed: Duration) {

@@ -12,6 +12,7 @@ use taskyard_core::Timestamp;
 use crate::faults::{Fault, draw_faults};
 use crate::history::OperationNumber;
 use crate::operations::Weights;
+use crate::pool::PoolPlan;
 use crate::tubes::TubeRole;
 use crate::workers::{WorkerSpec, draw_workers};
 
@@ -32,11 +33,13 @@ pub enum Scenario {
     Workers,
     /// One server with a store in memory, steady consumers, and questions when tasks will start.
     Estimates,
+    /// A pool over a Redis that breaks.
+    Pool,
 }
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Scenario; 7] = [
+    pub const ALL: [Scenario; 8] = [
         Scenario::Quiet,
         Scenario::Memory,
         Scenario::Embedded,
@@ -44,6 +47,7 @@ impl Scenario {
         Scenario::Network,
         Scenario::Workers,
         Scenario::Estimates,
+        Scenario::Pool,
     ];
 
     /// Its name on the command line.
@@ -56,6 +60,7 @@ impl Scenario {
             Scenario::Network => "network",
             Scenario::Workers => "workers",
             Scenario::Estimates => "estimates",
+            Scenario::Pool => "pool",
         }
     }
 
@@ -115,6 +120,8 @@ pub struct Plan {
     pub workers: Vec<WorkerSpec>,
     /// How many consumers of a semaphore may run, if there are such.
     pub consumers: Option<usize>,
+    /// The pool, if the run has one instead of tubes.
+    pub pool: Option<PoolPlan>,
 }
 
 /// When the clocks of Berlin were set, in seconds since 1970, and how far they are ahead of UTC from then on.
@@ -177,7 +184,12 @@ impl Plan {
             lasts_days: false,
             workers: Vec::new(),
             consumers: None,
+            pool: None,
         };
+        if scenario == Scenario::Pool {
+            plan.draw_pool(&mut stream(seed, u64::MAX, 5));
+            return plan;
+        }
         if scenario == Scenario::Estimates {
             (plan.tubes, plan.schedules) = (vec![TubeRole::Plain], false);
         }
@@ -212,6 +224,21 @@ impl Plan {
         }
     }
 
+    /// Draws a pool and its clients instead of servers.
+    fn draw_pool(&mut self, rng: &mut Rng) {
+        self.operations = rng.u32(2..=12);
+        self.pause_max = Duration::from_millis([50, 2_000, 10_000][rng.usize(0..3)]);
+        self.is_extended = false;
+        // A task takes some seconds.
+        let length = (self.pause_max / 2 + Duration::from_secs(4)) * self.operations;
+        self.pool = Some(PoolPlan::draw(rng, length));
+    }
+
+    /// How many faults it has.
+    pub fn fault_count(&self) -> usize {
+        self.pool.as_ref().map_or(self.faults.len(), |pool| pool.faults.len())
+    }
+
     /// How long the clients work, about.
     pub fn expected_length(&self) -> Duration {
         (self.pause_max / 2 * self.operations).max(Duration::from_secs(10))
@@ -219,6 +246,9 @@ impl Plan {
 
     /// Whether it takes little time also in a build without optimisations: little happens while servers poll.
     pub fn is_short(&self) -> bool {
+        if self.pool.is_some() {
+            return self.clients * self.operations < 40;
+        }
         let calls = self.clients * self.operations;
         let is_quick = self.lasts_days || self.expected_length() < Duration::from_secs(40);
         is_quick && calls < 400

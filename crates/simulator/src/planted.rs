@@ -117,11 +117,29 @@ pub enum PlantedFault {
     LosePreemption,
     /// A task is shown behind half of the tasks that go first.
     HalvePositions,
+    /// A scheduler that does not lead any more is believed.
+    IgnoreLead,
+    /// A new lead has the number of the last one, so that runs have the names of earlier ones.
+    ReuseLead,
+    /// Backends that send no heartbeats count as alive.
+    BelieveDeadBackends,
+    /// The end of a run does not remove its allocation.
+    KeepAllocation,
+    /// Runs that backends report after a data loss of Redis are forgotten.
+    ForgetReports,
+    /// Tasks start after a data loss before all backends have reported.
+    StartUnsettled,
+    /// It is not stored that a client has seen output.
+    ForgetSeen,
+    /// A task whose backend is gone is not queued again.
+    LoseRequeued,
+    /// A Redis that has lost its latest data is believed.
+    BelieveOldData,
 }
 
 impl PlantedFault {
     /// All of them, each with the scenario in which it is looked for.
-    pub const ALL: [(PlantedFault, Scenario); 51] = [
+    pub const ALL: [(PlantedFault, Scenario); 60] = [
         (PlantedFault::ReuseLease, Scenario::Memory),
         (PlantedFault::LoseWakeup, Scenario::Memory),
         (PlantedFault::ForgetTick, Scenario::Memory),
@@ -173,6 +191,15 @@ impl PlantedFault {
         (PlantedFault::IgnorePlans, Scenario::Workers),
         (PlantedFault::LosePreemption, Scenario::Workers),
         (PlantedFault::HalvePositions, Scenario::Estimates),
+        (PlantedFault::IgnoreLead, Scenario::Pool),
+        (PlantedFault::ReuseLead, Scenario::Pool),
+        (PlantedFault::BelieveDeadBackends, Scenario::Pool),
+        (PlantedFault::KeepAllocation, Scenario::Pool),
+        (PlantedFault::ForgetReports, Scenario::Pool),
+        (PlantedFault::StartUnsettled, Scenario::Pool),
+        (PlantedFault::ForgetSeen, Scenario::Pool),
+        (PlantedFault::LoseRequeued, Scenario::Pool),
+        (PlantedFault::BelieveOldData, Scenario::Pool),
     ];
 
     /// The fault of this name.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::runtime::{Builder, LocalOptions};
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
@@ -36,15 +36,18 @@ pub struct RunReport {
     pub crashes: u64,
     /// How many faults happened.
     pub faults: u64,
+    /// How many commands of clients were executed, or calls of functions in Redis.
+    pub commands: u64,
 }
 
 /// Runs a plan without what the mask leaves out, and judges it.
 pub fn run(plan: &Plan, mask: &Mask, planted: Option<PlantedFault>) -> RunReport {
     // The engine draws the seeds of its ticks from the generator of the thread.
     fastrand::seed(plan.seed);
-    let mut builder = Builder::new_current_thread();
-    let runtime = builder.enable_time().start_paused(true).build_local(LocalOptions::default());
-    let runtime = runtime.expect("a runtime without files and sockets can be built");
+    if let Some(pool) = &plan.pool {
+        return crate::pool::run(plan, pool, mask, planted);
+    }
+    let runtime = simulated_runtime();
     let (world, facts, is_stuck) = runtime.block_on(simulate(plan, mask, planted));
     let open_failure = world.open_failure.take();
     let panicked = world.servers.iter().position(|server| server.has_panicked());
@@ -65,7 +68,15 @@ pub fn run(plan: &Plan, mask: &Mask, planted: Option<PlantedFault>) -> RunReport
         _ => judge(&evidence),
     };
     drop(evidence);
-    RunReport { history, facts, violation, estimates, simulated, crashes, faults }
+    let commands = history.calls.len() as u64;
+    RunReport { history, facts, violation, estimates, simulated, crashes, faults, commands }
+}
+
+/// A runtime with one thread and virtual time.
+pub fn simulated_runtime() -> LocalRuntime {
+    let mut builder = Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build_local(LocalOptions::default());
+    runtime.expect("a runtime without files and sockets can be built")
 }
 
 async fn simulate(

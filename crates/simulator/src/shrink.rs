@@ -57,7 +57,7 @@ pub fn shrink(
         let violation = report.violation.filter(|found| found.judge == violation.judge)?;
         Some((mask.clone(), violation, report.history))
     };
-    let mut faults: Vec<usize> = (0..plan.faults.len()).collect();
+    let mut faults: Vec<usize> = (0..plan.fault_count()).collect();
     let mut operations: Vec<OperationNumber> = (0..plan.clients)
         .flat_map(|client| (0..plan.operations).map(move |index| (client, index)))
         .collect();

@@ -8,15 +8,13 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use tokio::io::{
-    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf, WriteHalf, split,
-};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf, split};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
+use crate::dialer::{ByteStream, DialedStream, RedisDialer};
 use crate::library::Library;
 use crate::resp::{self, Value};
 use crate::url::{Address, RedisUrl};
@@ -87,19 +85,16 @@ impl Failure {
     }
 }
 
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send + Sync> Stream for T {}
-
-type Reader = BufReader<ReadHalf<Box<dyn Stream>>>;
+type Reader = BufReader<ReadHalf<Box<dyn ByteStream>>>;
 
 /// A connection and its identity in Redis.
 pub struct Connection {
-    writer: WriteHalf<Box<dyn Stream>>,
+    writer: WriteHalf<Box<dyn ByteStream>>,
     reader: ReaderSlot,
     /// The beginning of a message that Redis pushes.
     buffered: Vec<u8>,
-    /// The same socket, for checking whether it is closed.
-    socket: std::net::TcpStream,
+    /// Whether the other side has closed it.
+    has_ended: Box<dyn Fn() -> bool + Send + Sync>,
     /// The identity of the connection in Redis.
     pub client: Client,
 }
@@ -173,11 +168,12 @@ impl Connection {
     /// Connects and authenticates.
     pub async fn open(
         url: &RedisUrl,
+        dialer: &dyn RedisDialer,
         tls: Option<&TlsConnector>,
         address: &Address,
         name: &str,
     ) -> Result<Self, Failure> {
-        match timeout(OPEN_MAX, Self::try_open(url, tls, address, name)).await {
+        match timeout(OPEN_MAX, Self::try_open(url, dialer, tls, address, name)).await {
             Ok(opened) => opened,
             Err(_) => {
                 let seconds = OPEN_MAX.as_secs();
@@ -188,40 +184,44 @@ impl Connection {
 
     async fn try_open(
         url: &RedisUrl,
+        dialer: &dyn RedisDialer,
         tls: Option<&TlsConnector>,
         address: &Address,
         name: &str,
     ) -> Result<Self, Failure> {
         let unreachable =
             |error: std::io::Error| Failure::Unreachable(format!("{address}: {error}"));
-        let socket = TcpStream::connect((address.host.as_str(), address.port)).await;
-        let socket = socket.and_then(TcpStream::into_std).map_err(unreachable)?;
-        socket.set_nodelay(true).map_err(unreachable)?;
-        let socket_clone = socket.try_clone().map_err(unreachable)?;
-        let socket = TcpStream::from_std(socket).map_err(unreachable)?;
-        let stream: Box<dyn Stream> =
+        let DialedStream { stream, has_ended } = dialer.dial(address).await.map_err(unreachable)?;
+        let stream: Box<dyn ByteStream> =
             match tls {
-                None => Box::new(socket),
+                None => stream,
                 Some(tls) => {
                     let host = ServerName::try_from(address.host.clone());
                     let host = host.map_err(|error| Failure::Refused(error.to_string()))?;
-                    let handshake = tls.connect(host, socket).await;
+                    let handshake = tls.connect(host, stream).await;
                     // A wrong certificate is a permanent error.
                     Box::new(handshake.map_err(|error| {
                         Failure::Refused(format!("{address} over TLS: {error}"))
                     })?)
                 }
             };
-        let (reader, writer) = split(stream);
-        let reader = ReaderSlot::Owned(BufReader::with_capacity(64 << 10, reader));
         let client = Client { id: 0, name: name.to_owned() };
-        let mut connection =
-            Connection { writer, reader, buffered: Vec::new(), socket: socket_clone, client };
+        let mut connection = Connection::new(stream, has_ended, client);
         connection.handshake(url).await.map_err(|failure| match failure {
             Failure::Lost(text) => Failure::Unreachable(text),
             other => other,
         })?;
         Ok(connection)
+    }
+
+    fn new(
+        stream: Box<dyn ByteStream>,
+        has_ended: Box<dyn Fn() -> bool + Send + Sync>,
+        client: Client,
+    ) -> Self {
+        let (reader, writer) = split(stream);
+        let reader = ReaderSlot::Owned(BufReader::with_capacity(64 << 10, reader));
+        Connection { writer, reader, buffered: Vec::new(), has_ended, client }
     }
 
     async fn handshake(&mut self, url: &RedisUrl) -> Result<(), Failure> {
@@ -363,13 +363,9 @@ impl Connection {
         }
     }
 
-    /// Whether the other side has closed the connection. The operating system is asked, because the
-    /// runtime may not know it yet.
+    /// Whether the other side has closed the connection.
     pub fn has_ended(&self) -> bool {
-        match self.socket.peek(&mut [0]) {
-            Ok(count) => count == 0,
-            Err(error) => error.kind() != ErrorKind::WouldBlock,
-        }
+        (self.has_ended)()
     }
 }
 
@@ -379,7 +375,10 @@ fn timeout_text() -> String {
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpStream;
+
     use super::*;
+    use crate::dialer::dialed;
 
     #[test]
     fn errors_are_classified() {
@@ -406,14 +405,9 @@ mod tests {
     async fn connection() -> (Connection, TcpStream) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let socket = socket.into_std().unwrap();
-        let socket_clone = socket.try_clone().unwrap();
-        let stream: Box<dyn Stream> = Box::new(TcpStream::from_std(socket).unwrap());
-        let (reader, writer) = split(stream);
-        let reader = ReaderSlot::Owned(BufReader::new(reader));
+        let DialedStream { stream, has_ended } = dialed(socket.into_std().unwrap()).unwrap();
         let client = Client { id: 1, name: "test".into() };
-        let connection =
-            Connection { writer, reader, buffered: Vec::new(), socket: socket_clone, client };
+        let connection = Connection::new(stream, has_ended, client);
         (connection, listener.accept().await.unwrap().0)
     }
 

@@ -14,12 +14,14 @@
 pub mod resp;
 
 mod connection;
+mod dialer;
 mod library;
 mod link;
 mod slots;
 mod url;
 
 pub use connection::{Client, Connection, Failure};
+pub use dialer::{ByteStream, DialedStream, Dialing, RedisDialer, TcpDialer};
 pub use library::Library;
 pub use link::{Answer, Call, Connector, Link, NodeFailure, SentCalls};
 pub use resp::Value;

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
 use crate::connection::{AnswerSlot, Client, Connection, Failure};
+use crate::dialer::{RedisDialer, TcpDialer};
 use crate::library::Library;
 use crate::resp::{self, Value};
 use crate::slots::{self, Slots};
@@ -33,6 +34,7 @@ pub struct Connector {
     pub url: RedisUrl,
     library: Library,
     tls: Option<TlsConnector>,
+    dialer: Arc<dyn RedisDialer>,
     /// The name of the connections.
     name: String,
 }
@@ -43,7 +45,12 @@ impl Connector {
         let advice = "name another with sslrootcert=FILE in the URL";
         let tls =
             url.tls.then(|| taskyard_tls::connector(url.root.as_deref(), advice)).transpose()?;
-        Ok(Connector { url, library, tls, name })
+        Ok(Connector { url, library, tls, dialer: Arc::new(TcpDialer), name })
+    }
+
+    /// Opens connections with this dialer instead of TCP.
+    pub fn with_dialer(self, dialer: Arc<dyn RedisDialer>) -> Self {
+        Connector { dialer, ..self }
     }
 }
 
@@ -441,8 +448,8 @@ impl Link {
     }
 
     async fn try_connect(&self, node: &Address) -> Result<Connection, Failure> {
-        let Connector { url, tls, name, library } = &*self.connector;
-        let mut connection = Connection::open(url, tls.as_ref(), node, name).await?;
+        let Connector { url, tls, dialer, name, library } = &*self.connector;
+        let mut connection = Connection::open(url, &**dialer, tls.as_ref(), node, name).await?;
         match connection.load(library).await {
             // A replica gets the functions from its master.
             Ok(_) | Err(Failure::Moved(_)) => Ok(connection),

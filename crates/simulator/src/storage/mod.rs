@@ -34,7 +34,9 @@ impl Storage {
     /// The storage of a run.
     pub fn new(plan: &Plan, planted: Option<PlantedFault>) -> Self {
         match plan.scenario {
-            Scenario::Quiet | Scenario::Memory | Scenario::Estimates => Storage::Memory,
+            Scenario::Quiet | Scenario::Memory | Scenario::Estimates | Scenario::Pool => {
+                Storage::Memory
+            }
             Scenario::Embedded => Storage::Embedded(EmbeddedStorage::new(plan, planted)),
             Scenario::Shared | Scenario::Network | Scenario::Workers => {
                 Storage::Shared(Arc::new(Mutex::new(Database::new(plan, planted))))

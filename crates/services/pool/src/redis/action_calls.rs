@@ -1,6 +1,6 @@
 //! Translates the actions of the scheduler state into calls to Redis.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use taskyard_core::classes::Ticket;
 use taskyard_redis::Call;
@@ -26,7 +26,7 @@ pub(super) struct ActionCalls<'a> {
     pub lead: &'a str,
     /// How long estimates are stored, in milliseconds.
     pub lease: String,
-    pub attempts: &'a mut HashMap<Ticket, Attempt>,
+    pub attempts: &'a mut BTreeMap<Ticket, Attempt>,
 }
 
 /// A call, and the task if it is a start.

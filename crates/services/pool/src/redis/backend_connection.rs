@@ -24,6 +24,7 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use super::RedisError;
+use crate::gateway::BoxFuture;
 use crate::protocol::OutgoingFrame;
 
 /// How long a connection to a backend may take.
@@ -31,11 +32,30 @@ const CONNECT_MAX: Duration = Duration::from_secs(15);
 /// Messages that wait to be sent to a backend.
 const OUTGOING_MAX: usize = 4;
 
-/// A byte stream, encrypted or not.
-pub(super) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+/// A byte stream to a backend, encrypted or not.
+pub trait BackendStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> BackendStream for T {}
 
-type BackendSocket = WebSocketStream<Box<dyn ByteStream>>;
+/// Opens streams to backends.
+pub trait BackendDialer: Send + Sync {
+    /// Opens a stream to this `HOST:PORT`.
+    fn dial<'a>(&'a self, host_port: &'a str) -> BoxFuture<'a, io::Result<Box<dyn BackendStream>>>;
+}
+
+/// Opens TCP connections.
+struct TcpDialer;
+
+impl BackendDialer for TcpDialer {
+    fn dial<'a>(&'a self, host_port: &'a str) -> BoxFuture<'a, io::Result<Box<dyn BackendStream>>> {
+        Box::pin(async move {
+            let stream = TcpStream::connect(host_port).await?;
+            stream.set_nodelay(true)?;
+            Ok(Box::new(stream) as Box<dyn BackendStream>)
+        })
+    }
+}
+
+type BackendSocket = WebSocketStream<Box<dyn BackendStream>>;
 
 /// A connection to a backend. Messages are sent by a task of its own: a program that does not read its input must not
 /// block the frames to its client.
@@ -52,7 +72,7 @@ pub(super) struct BackendConnection {
 
 /// Notes that bytes arrive.
 struct ActivityStream {
-    stream: Box<dyn ByteStream>,
+    stream: Box<dyn BackendStream>,
     active: Arc<AtomicBool>,
 }
 
@@ -89,13 +109,20 @@ impl AsyncWrite for ActivityStream {
     }
 }
 
-/// Which backends a gateway trusts.
-#[derive(Clone, Default)]
+/// Which backends a gateway trusts, and how it reaches them.
+#[derive(Clone)]
 pub struct BackendTrust {
+    dialer: Arc<dyn BackendDialer>,
     /// The only trusted certificates.
     only: Option<TlsConnector>,
     /// The certificates that the system trusts, loaded on first use.
     system: Arc<OnceLock<Result<TlsConnector, String>>>,
+}
+
+impl Default for BackendTrust {
+    fn default() -> Self {
+        BackendTrust { dialer: Arc::new(TcpDialer), only: None, system: Arc::default() }
+    }
 }
 
 impl BackendTrust {
@@ -105,6 +132,11 @@ impl BackendTrust {
         let advice = "give a PEM file with the certificate that signed those of the backends";
         let only = connector(Some(roots), advice).map_err(RedisError::Tls)?;
         Ok(BackendTrust { only: Some(only), ..BackendTrust::default() })
+    }
+
+    /// Reaches backends with this dialer instead of TCP.
+    pub fn with_dialer(self, dialer: Arc<dyn BackendDialer>) -> Self {
+        BackendTrust { dialer, ..self }
     }
 
     /// Connects to a backend, whose messages may have at most `bytes_max` bytes.
@@ -148,14 +180,13 @@ impl BackendTrust {
             }
             _ => return Err(wrong("the address is neither ws:// nor wss://")),
         };
-        let stream = TcpStream::connect(host_port).await?;
-        stream.set_nodelay(true)?;
-        let stream: Box<dyn ByteStream> = match encrypted {
+        let stream = self.dialer.dial(host_port).await?;
+        let stream: Box<dyn BackendStream> = match encrypted {
             true => Box::new(self.encrypt(name, stream).await?),
-            false => Box::new(stream),
+            false => stream,
         };
         let active = Arc::new(AtomicBool::new(false));
-        let stream: Box<dyn ByteStream> =
+        let stream: Box<dyn BackendStream> =
             Box::new(ActivityStream { stream, active: active.clone() });
         let most = Some(bytes_max);
         let config = WebSocketConfig::default().max_message_size(most).max_frame_size(most);
@@ -164,7 +195,11 @@ impl BackendTrust {
         opened.map(|(socket, _)| (socket, active)).map_err(io::Error::other)
     }
 
-    async fn encrypt(&self, name: &str, stream: TcpStream) -> io::Result<impl ByteStream + use<>> {
+    async fn encrypt(
+        &self,
+        name: &str,
+        stream: Box<dyn BackendStream>,
+    ) -> io::Result<impl BackendStream + use<>> {
         let system = || connector(None, "give the gateway a file with the backends' authority");
         let connector = match &self.only {
             Some(only) => only,

@@ -1,10 +1,12 @@
 //! Runs the backends of one process: they claim tasks, run them and report how they ended.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::serve::Listener;
 use taskyard_core::classes::Ticket;
 use taskyard_redis::{Failure, Value};
 use tokio::sync::{Notify, mpsc, watch};
@@ -76,6 +78,20 @@ struct AllocationRecord {
     fields: [String; 7],
 }
 
+impl AllocationRecord {
+    /// Notes a lower limit in microseconds, and the class that it belongs to: after a data loss of Redis a task that was lowered must
+    /// not be reported in the class in which it started.
+    fn lower(&mut self, limit: &str, config: &Config) {
+        let [_, class, _, old_limit, ..] = &mut self.fields;
+        limit.clone_into(old_limit);
+        let lowered = limit_of(limit).flatten().zip(config.rules().ok());
+        let lowered = lowered.map(|(limit, rules)| rules.class_for(limit.into()));
+        if let (Some(lowered), Ok(old)) = (lowered, class.parse::<u8>()) {
+            *class = lowered.min(old).to_string();
+        }
+    }
+}
+
 /// A task that this backend runs.
 #[derive(Debug)]
 struct ClaimedJob {
@@ -104,10 +120,32 @@ impl BackendHost {
         options: BackendHostOptions,
     ) -> Result<Self, RedisError> {
         let identity = options.identity.as_ref();
-        let (listener, local_address, serving) =
-            TokenListener::open(options.listen, identity).await?;
+        let opened = TokenListener::open(options.listen, identity).await?;
+        Ok(Self::serve(config, address, runner, options, opened))
+    }
+
+    /// The same for connections that this listener accepts instead of TCP.
+    pub fn with_listener<L: Listener<Addr: Debug>>(
+        config: Config,
+        address: &PoolAddress,
+        runner: Arc<dyn Runner>,
+        options: BackendHostOptions,
+        listener: L,
+    ) -> Self {
+        let (listener, serving) = TokenListener::serve(listener);
+        let opened = (listener, options.listen, serving);
+        Self::serve(config, address, runner, options, opened)
+    }
+
+    fn serve(
+        config: Config,
+        address: &PoolAddress,
+        runner: Arc<dyn Runner>,
+        options: BackendHostOptions,
+        (listener, local_address, serving): (TokenListener, SocketAddr, JoinHandle<()>),
+    ) -> Self {
         let advertise = options.advertise.clone().unwrap_or_else(|| local_address.to_string());
-        let scheme = if identity.is_some() { "wss" } else { "ws" };
+        let scheme = if options.identity.is_some() { "wss" } else { "ws" };
         let (redis, wake) = (RedisClient::open(address), subscribe(address, "backend.wake"));
         let offers = Notify::new();
         let open_sessions = Arc::new(());
@@ -122,7 +160,7 @@ impl BackendHost {
             open_sessions,
         };
         let shared = Arc::new(shared);
-        Ok(BackendHost { shared, options, address: local_address, serving, wake })
+        BackendHost { shared, options, address: local_address, serving, wake }
     }
 
     /// Where it listens for gateways.
@@ -149,8 +187,9 @@ impl BackendHost {
             }
         };
         tokio::select! {
-            () = waking => tracing::error!("the subscription to Redis ended"),
+            biased;
             () = stop => {}
+            () = waking => tracing::error!("the subscription to Redis ended"),
         }
         let _ = stopping.send(true);
         self.shared.runner.close();
@@ -177,7 +216,7 @@ struct RedisBackend {
     /// The incarnation of Redis that it knows.
     incarnation: String,
     /// Its jobs by task and attempt: one, and possibly halted ones that are still being killed.
-    jobs: HashMap<(String, String), ClaimedJob>,
+    jobs: BTreeMap<(String, String), ClaimedJob>,
     /// The job that occupies it.
     busy: Option<(String, String)>,
     events: mpsc::UnboundedReceiver<JobEvent>,
@@ -191,7 +230,7 @@ struct RedisBackend {
 impl RedisBackend {
     fn new(shared: Arc<BackendShared>, grace: Duration, stopped: watch::Receiver<bool>) -> Self {
         let (event_sender, events) = mpsc::unbounded_channel();
-        let (jobs, busy, ends) = (HashMap::new(), None, Vec::new());
+        let (jobs, busy, ends) = (BTreeMap::new(), None, Vec::new());
         let (number, incarnation) = (String::new(), String::new());
         RedisBackend {
             shared,
@@ -239,7 +278,9 @@ impl RedisBackend {
                 continue;
             }
             let idle = self.busy.is_none();
+            // In this order, so that a run of the simulator can be repeated. Heartbeats are checked above.
             tokio::select! {
+                biased;
                 event = self.events.recv() => {
                     if let Some(event) = event {
                         self.handle_event(event);
@@ -319,13 +360,17 @@ impl RedisBackend {
         self.incarnation.clone_from(incarnation);
         for (job, limit) in jobs.iter().zip(limits) {
             let Some(job) = self.jobs.get_mut(job) else { continue };
-            let control = match limit_of(limit) {
+            let control = match (limit_of(limit), limit.strip_prefix("halt ")) {
                 // Its gateway is gone, or it is assigned to another backend by now.
                 _ if limit.is_empty() => Control::Halt("the task was withdrawn".into()),
-                Some(Some(lower)) if *limit != job.record.fields[3] => Control::Limit(lower),
+                // The command of its gateway comes later.
+                (_, Some(why)) => Control::Halt(why.into()),
+                (Some(Some(lower)), _) if *limit != job.record.fields[3] => Control::Limit(lower),
                 _ => continue,
             };
-            job.record.fields[3].clone_from(limit);
+            if let Control::Limit(_) = control {
+                job.record.lower(limit, &self.shared.config);
+            }
             let _ = job.control.send(control);
         }
         true
@@ -382,13 +427,16 @@ impl RedisBackend {
             Ok(spec) => self.shared.runner.run(allocation, Arc::new(spec)),
             Err(why) => reject(allocation, why),
         };
-        let halted = JobEvent::Halted { id: id.clone(), attempt: attempt.clone() };
-        let without_gateway = JobEvent::NoGateway { id: id.clone(), attempt: attempt.clone() };
-        let session =
-            GatewaySession { running, control: control.clone(), events: self.event_sender.clone() };
+        let session = GatewaySession {
+            running,
+            control: control.clone(),
+            events: self.event_sender.clone(),
+            id: id.clone(),
+            attempt: attempt.clone(),
+        };
         let open_sessions = self.shared.open_sessions.clone();
         tokio::spawn(async move {
-            session.run(token, halted, without_gateway).await;
+            session.run(token).await;
             drop(open_sessions);
         });
         self.busy = Some((id.clone(), attempt.clone()));
@@ -404,6 +452,11 @@ impl RedisBackend {
                     job.halted = true;
                 }
                 self.busy.take_if(|busy| *busy == name);
+            }
+            JobEvent::Lowered { id, attempt, limit } => {
+                if let Some(job) = self.jobs.get_mut(&(id, attempt)) {
+                    job.record.lower(&limit, &self.shared.config);
+                }
             }
             JobEvent::NoGateway { id, attempt } => {
                 if let Some(job) = self.jobs.get_mut(&(id, attempt)) {
@@ -439,6 +492,7 @@ impl RedisBackend {
         let mut halted_all = false;
         while !self.jobs.is_empty() {
             tokio::select! {
+                biased;
                 event = self.events.recv() => if let Some(event) = event {
                     self.handle_event(event);
                 },
@@ -518,4 +572,25 @@ fn reject(allocation: Allocation, why: String) -> (RunningProgram, AbortHandle) 
         let _ = sender.send(OutgoingFrame::Complete(Some(why))).await;
     });
     (RunningProgram { frames, input }, job.abort_handle())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A task that was lowered to a shorter class was reported in its old class after a data loss of Redis, and more tasks than the
+    // limit of that class allows held a backend.
+    #[test]
+    fn a_lowered_task_is_reported_in_its_new_class() {
+        let config = Config::default();
+        let fields = |class: &str, limit: &str| {
+            ["1-1", class, "default", limit, "0", "1", "0"].map(String::from)
+        };
+        let cases = [("2", "3000000", "0"), ("2", "10000000", "1"), ("0", "10000000", "0")];
+        for (old, limit, new) in cases {
+            let mut record = AllocationRecord { id: "7".into(), fields: fields(old, "30000000") };
+            record.lower(limit, &config);
+            assert_eq!(record.fields, fields(new, limit));
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! A gateway of a pool over Redis: submits tasks, renews their leases and passes messages to them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -59,7 +59,7 @@ pub(super) struct GatewayShared {
     name: String,
     queue_max: usize,
     /// Lease of tasks.
-    lease: Duration,
+    pub lease: Duration,
     /// How long an ended program may take to send its last frames.
     pub end_report_max: Duration,
     tasks: Mutex<GatewayTasks>,
@@ -73,7 +73,7 @@ pub(super) struct GatewayShared {
 /// The tasks of a gateway, by their ids in Redis.
 #[derive(Debug, Default)]
 struct GatewayTasks {
-    active: HashMap<String, mpsc::UnboundedSender<TaskMessage>>,
+    active: BTreeMap<String, mpsc::UnboundedSender<TaskMessage>>,
     /// Messages for tasks whose id is not known yet: a backend may be faster than the reply of Redis.
     early: HashMap<String, (Instant, Vec<TaskMessage>)>,
 }
@@ -380,19 +380,21 @@ async fn maintain(
     let mut next = Instant::now();
     loop {
         tokio::select! {
-            response = notifications.recv() => match (response, shared.upgrade()) {
-                (Some(Notification::Message(response)), Some(shared)) => shared.handle_message(&response),
-                // Messages may have been missed, possibly all.
-                (Some(Notification::Resubscribed), Some(_)) => next = Instant::now(),
-                _ => return,
-            },
-            () = recheck.notified() => next = Instant::now(),
+            // Many messages must not delay the renewal of leases.
+            biased;
             () = sleep_until(next) => {
                 let Some(shared) = shared.upgrade() else { return };
                 let renewed = shared.refresh().await;
                 let usual = shared.lease / REFRESHES_PER_LEASE;
                 next = Instant::now() + if renewed { usual } else { STATUS_INTERVAL.min(usual) };
             }
+            () = recheck.notified() => next = Instant::now(),
+            response = notifications.recv() => match (response, shared.upgrade()) {
+                (Some(Notification::Message(response)), Some(shared)) => shared.handle_message(&response),
+                // Messages may have been missed, possibly all.
+                (Some(Notification::Resubscribed), Some(_)) => next = Instant::now(),
+                _ => return,
+            },
         }
     }
 }

@@ -73,9 +73,9 @@ mod token_listener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use taskyard_redis::{Connector, Failure, Library, RedisUrl};
+use taskyard_redis::{Connector, Failure, Library, RedisDialer, RedisUrl};
 
-pub use backend_connection::BackendTrust;
+pub use backend_connection::{BackendDialer, BackendStream, BackendTrust};
 pub use backend_host::{BackendHost, BackendHostOptions};
 pub use client::{CallObserver, CallStage, RedisClient};
 pub use gateway::RedisGateway;
@@ -132,6 +132,21 @@ pub struct PoolAddress {
 impl PoolAddress {
     /// Parses a URL. Keys have no prefix unless it has `prefix=`; on a cluster they have one hash tag.
     pub fn parse(url: &str, role: &str) -> Result<Self, RedisError> {
+        let (reach, base) = Self::connector(url, role)?;
+        Ok(PoolAddress { reach: Arc::new(reach), base, observer: None })
+    }
+
+    /// The same for a Redis that is reached by this dialer instead of TCP.
+    pub fn with_dialer(
+        url: &str,
+        role: &str,
+        dialer: Arc<dyn RedisDialer>,
+    ) -> Result<Self, RedisError> {
+        let (reach, base) = Self::connector(url, role)?;
+        Ok(PoolAddress { reach: Arc::new(reach.with_dialer(dialer)), base, observer: None })
+    }
+
+    fn connector(url: &str, role: &str) -> Result<(Connector, String), RedisError> {
         let place = RedisUrl::parse(url).map_err(RedisError::Url)?;
         let prefix = url.contains("prefix=").then(|| place.prefix.clone());
         let base = match prefix {
@@ -148,7 +163,7 @@ impl PoolAddress {
         let library = Library::new("taskyard_pool", &files);
         let name = format!("taskyard-pool-{role}");
         let reach = Connector::new(place, name, library).map_err(RedisError::Url)?;
-        Ok(PoolAddress { reach: Arc::new(reach), base, observer: None })
+        Ok((reach, base))
     }
 
     /// Calls `observer` for each call, which is then made separately: so that a test can end a part of the pool at

@@ -1,6 +1,6 @@
 //! A scheduler of a pool over Redis: takes the lead, reads events from Redis and performs the actions of the state.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::future::ready;
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ impl From<Failure> for LeadEnd {
 struct Leadership {
     number: String,
     state: SchedulerState,
-    attempts: HashMap<Ticket, Attempt>,
+    attempts: BTreeMap<Ticket, Attempt>,
     /// How long estimates are stored, in milliseconds.
     lease: String,
     /// Number of live backends.
@@ -118,8 +118,9 @@ impl RedisScheduler {
                 }
             }
             tokio::select! {
-                () = sleep(LEAD_RETRY) => {}
+                biased;
                 () = stop.as_mut() => return,
+                () = sleep(LEAD_RETRY) => {}
             }
             while self.wake.try_recv().is_ok() {}
         }
@@ -178,7 +179,7 @@ impl RedisScheduler {
         if let Some(counts) = self.counts.take() {
             state.restore_counts(counts);
         }
-        let (attempts, cursor) = (HashMap::new(), "0".into());
+        let (attempts, cursor) = (BTreeMap::new(), "0".into());
         let lease = millis(self.config.leases.task());
         let clock = (clock, started);
         let (backends, no_starts_until) = (0, None);
@@ -215,6 +216,8 @@ impl RedisScheduler {
                 [Some(refresh), Some(scan), run_timers, lead.no_starts_until].into_iter().flatten();
             let next = next.min().unwrap_or(scan);
             tokio::select! {
+                biased;
+                () = stop.as_mut() => return Ok(()),
                 notification = self.wake.recv() => {
                     if notification.is_none() {
                         return Err(LeadEnd::StateUnknown("the subscription to Redis ended".into()));
@@ -223,7 +226,6 @@ impl RedisScheduler {
                 }
                 () = ready(()), if more => {}
                 () = sleep_until(next) => {}
-                () = stop.as_mut() => return Ok(()),
             }
         }
     }

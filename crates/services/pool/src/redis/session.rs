@@ -37,6 +37,12 @@ pub(super) enum JobEvent {
         id: String,
         attempt: String,
     },
+    /// Its time limit was lowered, to so many microseconds.
+    Lowered {
+        id: String,
+        attempt: String,
+        limit: String,
+    },
 }
 
 /// A running program and the connection of its gateway.
@@ -44,23 +50,39 @@ pub(super) struct GatewaySession {
     pub running: RunningProgram,
     pub control: mpsc::UnboundedSender<Control>,
     pub events: mpsc::UnboundedSender<JobEvent>,
+    /// The task and its attempt.
+    pub id: String,
+    pub attempt: String,
 }
 
 impl GatewaySession {
     /// Forwards frames until the end. When this returns the program is stopped.
-    pub async fn run(mut self, mut token: OneTimeToken, halted: JobEvent, no_gateway: JobEvent) {
+    pub async fn run(mut self, mut token: OneTimeToken) {
         let Some(mut socket) = self.wait_for_gateway(&mut token).await else {
             tracing::debug!("no gateway connected for a task");
             // Sent before the program is stopped, so that its end does not count as the end of the task.
-            let _ = self.events.send(no_gateway);
+            let (id, attempt) = (self.id, self.attempt);
+            let _ = self.events.send(JobEvent::NoGateway { id, attempt });
             return;
         };
-        let mut halted = Some(halted);
         let mut stdin = false;
         let mut pending_stdin: VecDeque<Vec<u8>> = VecDeque::new();
         loop {
             let waiting: usize = pending_stdin.iter().map(Vec::len).sum();
             tokio::select! {
+                // Commands come first: a program with much output must not delay a halt.
+                biased;
+                message = socket.recv(), if waiting < STDIN_BYTES_MAX => match message {
+                    Some(Ok(Message::Text(text))) => {
+                        stdin = self.handle_text(text.as_str());
+                    }
+                    Some(Ok(Message::Binary(bytes))) if stdin => {
+                        stdin = false;
+                        pending_stdin.push_back(bytes.into());
+                    }
+                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                    _ => return,
+                },
                 permit = self.running.input.reserve(), if !pending_stdin.is_empty() => {
                     let piece = pending_stdin.pop_front().unwrap_or_default();
                     match permit {
@@ -78,17 +100,6 @@ impl GatewaySession {
                         break;
                     }
                 }
-                message = socket.recv(), if waiting < STDIN_BYTES_MAX => match message {
-                    Some(Ok(Message::Text(text))) => {
-                        stdin = self.handle_text(text.as_str(), &mut halted);
-                    }
-                    Some(Ok(Message::Binary(bytes))) if stdin => {
-                        stdin = false;
-                        pending_stdin.push_back(bytes.into());
-                    }
-                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
-                    _ => return,
-                },
             }
         }
         let _ = timeout(SEND_MAX, socket.send(Message::Close(None))).await;
@@ -111,18 +122,19 @@ impl GatewaySession {
     }
 
     /// Handles a text message of the gateway. Returns whether bytes for the standard input follow.
-    fn handle_text(&self, text: &str, halted: &mut Option<JobEvent>) -> bool {
+    fn handle_text(&self, text: &str) -> bool {
+        let (id, attempt) = (self.id.clone(), self.attempt.clone());
         match text.split_once(' ').unwrap_or((text, "")) {
             ("limit", micros) => {
                 if let Some(Some(limit)) = limit_of(micros) {
                     let _ = self.control.send(Control::Limit(limit));
+                    let limit = micros.to_owned();
+                    let _ = self.events.send(JobEvent::Lowered { id, attempt, limit });
                 }
             }
             ("halt", why) => {
                 let _ = self.control.send(Control::Halt(why.into()));
-                if let Some(halted) = halted.take() {
-                    let _ = self.events.send(halted);
-                }
+                let _ = self.events.send(JobEvent::Halted { id, attempt });
             }
             ("input", _) => return true,
             (verb, _) => tracing::debug!(verb, "unknown message from a gateway"),

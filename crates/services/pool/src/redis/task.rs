@@ -12,10 +12,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_tungstenite::tungstenite::Message;
 
-use super::NO_DURATION;
 use super::backend_connection::BackendConnection;
 use super::client::{text, texts};
 use super::gateway::{GatewayShared, client_error};
+use super::{NO_DURATION, millis};
 use crate::backend::TaskSpec;
 use crate::gateway::{BoxFuture, TaskHandle};
 use crate::local_pool::LOST_ERROR;
@@ -199,7 +199,9 @@ impl RedisTaskDriver {
                         let _ = self.frames.try_send(OutgoingFrame::Queue(position));
                     }
                     Some(TaskMessage::End(last)) => return TaskStep::Last(last),
-                    Some(TaskMessage::Gone) => return TaskStep::Last(lease_expired()),
+                    Some(TaskMessage::Gone) => if self.is_gone().await {
+                        return TaskStep::Last(lease_expired());
+                    },
                     // It does not run any more, and must not run again.
                     Some(TaskMessage::DataLost(incarnation)) if incarnation != self.incarnation && self.seen => {
                         return TaskStep::Last(OutgoingFrame::Complete(Some(LOST_ERROR.into())));
@@ -293,7 +295,7 @@ impl RedisTaskDriver {
             TaskMessage::Requeued(lost) if lost == attempt => Some(TaskStep::Waiting),
             TaskMessage::Unclaimed => Some(self.report_lost(attempt).await),
             TaskMessage::End(last) => Some(TaskStep::Last(last)),
-            TaskMessage::Gone => Some(TaskStep::Last(lease_expired())),
+            TaskMessage::Gone if self.is_gone().await => Some(TaskStep::Last(lease_expired())),
             TaskMessage::DataLost(incarnation) if incarnation != self.incarnation => {
                 // The program runs, whether Redis accepts its files or not.
                 let _ = self.resubmit(false).await;
@@ -311,6 +313,7 @@ impl RedisTaskDriver {
             | TaskMessage::Requeued(_)
             | TaskMessage::Control(..)
             | TaskMessage::RunOver(_)
+            | TaskMessage::Gone
             | TaskMessage::DataLost(_) => None,
         }
     }
@@ -319,6 +322,18 @@ impl RedisTaskDriver {
     fn is_newer(&self, attempt: &str) -> bool {
         attempt_number(attempt)
             .is_some_and(|next_frame_of| self.followed.is_none_or(|last| next_frame_of > last))
+    }
+
+    /// Whether the incarnation of Redis to which it was submitted does not know the task any more. After a data loss it may have been
+    /// submitted again since it was missed, or has still to be.
+    async fn is_gone(&self) -> bool {
+        let args = vec![millis(self.shared.lease), self.incarnation.clone(), self.id.clone()];
+        match self.shared.redis.call("refresh", args).await.map(texts).as_deref() {
+            Ok([incarnation, expired @ ..]) => {
+                *incarnation == self.incarnation && !expired.is_empty()
+            }
+            _ => false,
+        }
     }
 
     /// Whether Redis has this address for the attempt.

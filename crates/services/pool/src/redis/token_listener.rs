@@ -1,6 +1,7 @@
 //! Accepts connections of gateways for claimed tasks, each with a token that is valid once.
 
 use std::collections::HashMap;
+use std::fmt::Debug;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,6 +12,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::serve::Listener;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -41,23 +43,24 @@ impl TokenListener {
     ) -> io::Result<(Self, SocketAddr, JoinHandle<()>)> {
         let tcp_listener = TcpListener::bind(address).await?;
         let local_address = tcp_listener.local_addr()?;
-        let listener = TokenListener::default();
+        let (listener, serving) = match identity {
+            None => Self::serve(tcp_listener),
+            Some(identity) => Self::serve(TlsConnections::new(tcp_listener, identity)?),
+        };
+        Ok((listener, local_address, serving))
+    }
+
+    /// Serves the connections that this listener accepts.
+    pub fn serve<L: Listener<Addr: Debug>>(listener: L) -> (Self, JoinHandle<()>) {
+        let tokens = TokenListener::default();
         let router =
-            Router::new().route("/pool/backend/{token}", get(accept)).with_state(listener.clone());
-        let identity = identity.cloned();
+            Router::new().route("/pool/backend/{token}", get(accept)).with_state(tokens.clone());
         let serving = tokio::spawn(async move {
-            let served = match identity {
-                None => axum::serve(tcp_listener, router).await,
-                Some(identity) => match TlsConnections::new(tcp_listener, &identity) {
-                    Ok(tcp_listener) => axum::serve(tcp_listener, router).await,
-                    Err(error) => Err(error),
-                },
-            };
-            if let Err(error) = served {
+            if let Err(error) = axum::serve(listener, router).await {
                 tracing::error!(%error, "the listener for gateways failed");
             }
         });
-        Ok((listener, local_address, serving))
+        (tokens, serving)
     }
 
     /// Creates a token.

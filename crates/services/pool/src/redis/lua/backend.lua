@@ -4,9 +4,17 @@ local function group(base)
     redis.pcall('XGROUP', 'CREATE', base .. 'queue.outcoming', 'backend', '0', 'MKSTREAM')
 end
 
+-- The command that halted this run, which may still be on its way to the gateway; empty if it was not halted.
+local function halted(base, id, attempt)
+    local last = redis.call('XREVRANGE', task_key(base, id) .. ':control', '+', '-', 'COUNT', 1)[1]
+    local text = last and last[2][1] == attempt and last[2][2] or ''
+    return string.sub(text, 1, 5) == 'halt ' and text or ''
+end
+
 -- Heartbeat of a backend: its number (empty for a new one), lease in milliseconds, its description for the status, the incarnation of
 -- Redis that it knows, then for each of its tasks, including those that have just ended: id, attempt, class, kind, limit, start, whether it
--- may run again, requested duration. Returns its number, the incarnation, and for each task its limit, or an empty text if it has to end.
+-- may run again, requested duration. Returns its number, the incarnation, and for each task its limit, or `halt` and why if it was
+-- halted, or an empty text if it has to end for another reason.
 local function heartbeat(keys, args)
     local base, backend, known = keys[1], args[1], args[4]
     local current = incarnation(base)
@@ -39,7 +47,7 @@ local function heartbeat(keys, args)
         -- A task whose gateway is gone has to end; after a data loss gateways need time to submit their tasks again.
         local is_young = age_ms(current) < 2 * tonumber(args[2])
         local wanted = is_young or redis.call('EXISTS', task_key(base, id)) == 1
-        answer[#answer + 1] = is_own and wanted and alloc.limit or ''
+        answer[#answer + 1] = is_own and wanted and alloc.limit or halted(base, id, args[at + 1])
         own[id] = true
     end
     -- Tasks that it claimed without receiving the reply.

@@ -310,7 +310,7 @@ local function lower(keys, args)
     return 1
 end
 
--- Halts a session for another task; its backend is free at once.
+-- Halts a session for another task; its backend is free at once. A session that no backend has claimed yet ends here.
 local function halt(keys, args)
     local base, id = keys[1], args[2]
     if not leads(base, args[1]) then
@@ -320,9 +320,13 @@ local function halt(keys, args)
     if not alloc or alloc.attempt ~= args[3] then
         return 0
     end
+    local unclaimed = is_offered(base, id)
     free(base, id)
     local key = task_key(base, id)
-    if redis.call('EXISTS', key) == 1 then
+    if unclaimed and redis.call('EXISTS', key) == 1 then
+        redis.call('HSET', key, 'end', 'lost ' .. args[4])
+        publish_to_gateway(base, id, 'end ' .. id .. ' lost ' .. args[4])
+    elseif redis.call('EXISTS', key) == 1 then
         redis.call('HSET', key, 'over', args[3])
         redis.call('XADD', key .. ':control', 'MAXLEN', 8, '*', args[3], 'halt ' .. args[4])
         redis.call('PEXPIRE', key .. ':control', math.max(redis.call('PTTL', key), 1))

@@ -127,7 +127,8 @@ local function report_lost(keys, args)
     local base, id, attempt = keys[1], args[1], args[2]
     local current, key = incarnation(base), task_key(base, id)
     local alloc = allocation(base, id)
-    if redis.call('EXISTS', key) == 0 then
+    -- After a data loss the end of the run may be stored before the task was submitted again.
+    if redis.call('HEXISTS', key, 'life') == 0 then
         return { 'gone', current }
     elseif alloc and alloc.attempt == attempt then
         push_finished(base, 'lost ' .. id .. ' ' .. attempt)
