@@ -20,7 +20,7 @@ struct Shape {
     tube: &'static str,
     name: &'static str,
     priorities: usize,
-    /// Every so manieth id is missing.
+    /// Every n-th id is missing, beginning with 0.
     missing: Option<usize>,
 }
 

@@ -11,7 +11,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// How often progress is shown.
 const PROGRESS: Duration = Duration::from_secs(10);
-/// A pool is simulated for every so manieth seed, unless it is named.
+/// A pool is simulated for every n-th seed, unless it is named.
 const POOL_EVERY: u64 = 8;
 /// How long a failing run is made smaller.
 const SHRINK: Duration = Duration::from_secs(60);

@@ -222,7 +222,7 @@ struct PlantedState {
     first_lease: Option<Lease>,
 }
 
-/// The fault happens at every so manieth chance.
+/// The fault happens at every n-th chance.
 const EVERY: u32 = 5;
 
 /// What is to be done with the reply of a command.

@@ -86,7 +86,7 @@ impl Connector {
         *current = ConnectionStatus::Connecting(vec![sender]);
         drop(current);
         // As a separate task: the first caller may be cancelled while others still wait.
-        tokio::spawn(ConnectingTask(self.clone()).run());
+        tokio::spawn(ConnectingTask { connector: self.clone(), is_done: false }.run());
         Err(connecting)
     }
 
@@ -101,11 +101,15 @@ impl Connector {
 }
 
 /// Connects, and wakes all callers also if its runtime ends before.
-struct ConnectingTask(Arc<Connector>);
+struct ConnectingTask {
+    connector: Arc<Connector>,
+    /// Whether its callers have the result: what is being connected after that is another task.
+    is_done: bool,
+}
 
 impl ConnectingTask {
-    async fn run(self) {
-        let connector = &self.0;
+    async fn run(mut self) {
+        let connector = self.connector.clone();
         let session = *connector.session();
         let (address, dialer) = (&connector.address, &*connector.dialer);
         let outcome =
@@ -115,6 +119,7 @@ impl ConnectingTask {
             Ok(connection) => ConnectionStatus::Connected(connection.clone()),
             Err(_) => ConnectionStatus::None,
         };
+        self.is_done = true;
         let before = std::mem::replace(&mut *connector.current(), connected);
         if let ConnectionStatus::Connecting(callers) = before {
             for caller in callers {
@@ -127,7 +132,10 @@ impl ConnectingTask {
 
 impl Drop for ConnectingTask {
     fn drop(&mut self) {
-        let mut current = self.0.current();
+        if self.is_done {
+            return;
+        }
+        let mut current = self.connector.current();
         if matches!(*current, ConnectionStatus::Connecting(_)) {
             *current = ConnectionStatus::None;
         }

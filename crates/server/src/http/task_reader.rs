@@ -196,7 +196,8 @@ impl TaskReader {
 
     fn part(&mut self, found: Found) -> Part {
         let Found { tasks, ranks, compared: read, .. } = found;
-        let is_over = self.is_search && self.size.spent() >= SEARCH_TIME;
+        // A part without tasks does not end it: the next request would begin at the same place.
+        let is_over = self.is_search && read > 0 && self.size.spent() >= SEARCH_TIME;
         let read_now = usize::try_from(read).unwrap_or(usize::MAX);
         self.left = if is_over { 0 } else { self.left.saturating_sub(read_now) };
         let is_last = self.is_last && self.listed.is_empty();

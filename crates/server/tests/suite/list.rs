@@ -102,7 +102,7 @@ async fn tasks_are_selected_by_sub_queue_and_creation() {
 /// A search stops after 20,000 tasks, so that it does not keep a connection busy for long; the cursor leads on.
 #[tokio::test]
 async fn a_search_is_done_in_steps() {
-    let fixture = Fixture::new().await;
+    let (fixture, _) = SlowStore::serve(0).await;
     let tasks: Vec<_> = (0..21_000).map(|n| json!({ "data": n })).collect();
     for tasks in tasks.chunks(7_000) {
         fixture.done("/v1/tubes/mail/put", json!({ "tasks": tasks })).await;
@@ -300,6 +300,10 @@ async fn a_search_ends_after_a_second() {
     let first = page(&fixture, "match=1099").await;
     assert_eq!((&first["scanned"], &first["next"]), (&json!(1_000), &json!("999")));
     assert_eq!(search(&fixture, "match=1099&after=999").await, (vec![1_099], 100));
+    // If the ids of the last second have no tasks, it goes on until there is one.
+    let gone: Vec<u64> = (995..1_000).collect();
+    fixture.done(&format!("{TASKS}/delete"), json!({ "ids": gone })).await;
+    assert_eq!(search(&fixture, "match=1099").await, (vec![1_099], 1_095));
 }
 
 /// Texts are compared with payloads and with their JSON, whether or not they have bytes that a payload must have.

@@ -19,7 +19,7 @@ const SLOW_BYTES: usize = 64;
 const SLOW_PAUSE: Duration = Duration::from_millis(10);
 /// Where a reply has the number of its request, and how long that is.
 const SYNC: std::ops::Range<usize> = 14..22;
-/// A planted fault happens to every so manieth frame.
+/// A planted fault happens to every n-th frame.
 const EVERY: u64 = 5;
 
 /// A connection.

@@ -25,7 +25,7 @@ pub fn worker_of(operation: OperationNumber) -> Option<usize> {
     is_worker.then(|| (operation.0 - FIRST_WORKER) as usize)
 }
 
-/// A planted fault happens to every so manieth finish.
+/// A planted fault happens to every n-th finish.
 const EVERY: u32 = 5;
 
 /// What a worker or a manager executes commands on.

@@ -358,13 +358,17 @@ impl RedisBackend {
         }
         self.number.clone_from(number);
         self.incarnation.clone_from(incarnation);
-        for (job, limit) in jobs.iter().zip(limits) {
-            let Some(job) = self.jobs.get_mut(job) else { continue };
+        for (name, limit) in jobs.iter().zip(limits) {
+            let Some(job) = self.jobs.get_mut(name) else { continue };
             let control = match (limit_of(limit), limit.strip_prefix("halt ")) {
                 // Its gateway is gone, or it is assigned to another backend by now.
                 _ if limit.is_empty() => Control::Halt("the task was withdrawn".into()),
                 // The command of its gateway comes later.
-                (_, Some(why)) => Control::Halt(why.into()),
+                (_, Some(why)) => {
+                    job.halted = true;
+                    self.busy.take_if(|busy| *busy == *name);
+                    Control::Halt(why.into())
+                }
                 (Some(Some(lower)), _) if *limit != job.record.fields[3] => Control::Limit(lower),
                 _ => continue,
             };

@@ -150,7 +150,12 @@ impl PoolHandle for RedisPoolHandle {
                 }
             }
             let (sender, messages) = mpsc::unbounded_channel();
-            self.shared.register(&id, sender);
+            self.shared.register(&id, sender.clone());
+            // A data loss that was noticed before that was reported to registered tasks only.
+            let known = self.shared.incarnation().clone();
+            if known != incarnation {
+                let _ = sender.send(TaskMessage::DataLost(known));
+            }
             let (task, driver) =
                 RedisTask::new(self.shared.clone(), id, incarnation, spec, messages);
             tokio::spawn(driver.run());

@@ -67,17 +67,24 @@ impl GatewaySession {
         };
         let mut stdin = false;
         let mut pending_stdin: VecDeque<Vec<u8>> = VecDeque::new();
+        // An empty piece counts as a byte.
+        let mut waiting = 0;
+        // After input it is the turn of output.
+        let mut had_input = false;
         loop {
-            let waiting: usize = pending_stdin.iter().map(Vec::len).sum();
+            let reads =
+                waiting < STDIN_BYTES_MAX && !(had_input && !self.running.frames.is_empty());
             tokio::select! {
                 // Commands come first: a program with much output must not delay a halt.
                 biased;
-                message = socket.recv(), if waiting < STDIN_BYTES_MAX => match message {
+                message = socket.recv(), if reads => match message {
                     Some(Ok(Message::Text(text))) => {
                         stdin = self.handle_text(text.as_str());
                     }
                     Some(Ok(Message::Binary(bytes))) if stdin => {
                         stdin = false;
+                        had_input = true;
+                        waiting += bytes.len().max(1);
                         pending_stdin.push_back(bytes.into());
                     }
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
@@ -85,14 +92,19 @@ impl GatewaySession {
                 },
                 permit = self.running.input.reserve(), if !pending_stdin.is_empty() => {
                     let piece = pending_stdin.pop_front().unwrap_or_default();
+                    waiting -= piece.len().max(1);
                     match permit {
                         Ok(permit) => permit.send(piece),
                         // A program without standard input discards it.
-                        Err(_) => pending_stdin.clear(),
+                        Err(_) => {
+                            pending_stdin.clear();
+                            waiting = 0;
+                        }
                     }
                 }
                 frame = self.running.frames.recv() => {
                     let Some(frame) = frame else { break };
+                    had_input = false;
                     if send(&mut socket, &frame).await.is_err() {
                         return;
                     }
