@@ -6,17 +6,17 @@ use crate::pseudo_terminal::PseudoTerminal;
 /// Clears the line that shows the progress.
 const CLEARED: &str = "\r\u{1b}[K";
 
-/// A server with 6,000 tasks: a search compares 5,000 in one request.
+/// A server with 24,000 tasks: a search compares 20,000 in one request.
 fn server() -> TestServer {
     let server = TestServer::new();
-    let lines: String = (0..6_000).map(|number| format!("{number}\n")).collect();
+    let lines: String = (0..24_000).map(|number| format!("{number}\n")).collect();
     server.serving.run_with(&["put", "mail", "--lines"], &lines).good();
     server
 }
 
-/// The first request has compared five of six thousand: 33 of 40 cells.
+/// The first request has compared five of six parts: 33 of 40 cells.
 fn bar() -> String {
-    format!("{CLEARED}{}{} 5,000 of 6,000 tasks  ", "█".repeat(33), "░".repeat(7))
+    format!("{CLEARED}{}{} 20,000 of 24,000 tasks  ", "█".repeat(33), "░".repeat(7))
 }
 
 #[test]

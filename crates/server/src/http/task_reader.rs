@@ -26,7 +26,7 @@ const DENSE_SHARE: u64 = 4;
 const SENT_SHARE: u64 = 4;
 
 /// A search ends when its commands took so long; it goes on with the next request.
-const SEARCH_TIME: Span = Span::from_secs(1);
+const SEARCH_TIME: Span = Span::from_secs(2);
 
 /// Tasks that follow each other in a list.
 pub(super) struct Part {
