@@ -72,8 +72,7 @@ impl GatewaySession {
         // After input it is the turn of output.
         let mut had_input = false;
         loop {
-            let reads =
-                waiting < STDIN_BYTES_MAX && !(had_input && !self.running.frames.is_empty());
+            let reads = waiting < STDIN_BYTES_MAX && (!had_input || self.running.frames.is_empty());
             tokio::select! {
                 // Commands come first: a program with much output must not delay a halt.
                 biased;
