@@ -68,7 +68,6 @@ pub async fn bytes_in_a_subqueue_key<H: Harness>(queue: H) {
 /// A store has at most so many tubes; a drop allows another one.
 pub async fn tubes_in_a_store<H: Harness>(queue: H) {
     let names: Vec<TubeName> = (0..TUBES_MAX).map(|n| name(&format!("tube {n}"))).collect();
-    // In small groups: over HTTP each request waits for its own reply, and all of them for one writer.
     for chunk in names.chunks(100) {
         let replies = queue.execute(chunk.iter().map(create).collect()).await;
         assert!(replies.iter().all(|reply| *reply == Ok(Reply::Created(true))));

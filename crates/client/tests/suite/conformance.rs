@@ -193,6 +193,12 @@ fn needs_more_than_http(command: &Command) -> bool {
 
 impl Execute for HttpHarness {
     async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
+        // Thousands of tubes that a case only needs to exist are created behind the server: over HTTP each is a request.
+        if commands.len() > 1
+            && commands.iter().all(|command| matches!(command, Command::CreateTube { .. }))
+        {
+            return self.test_server.engine.execute(commands).await;
+        }
         let mut replies = Vec::new();
         for command in commands {
             replies.push(self.execute_one(command).await);

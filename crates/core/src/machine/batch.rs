@@ -269,6 +269,11 @@ impl Machine {
         self.tubes.number(name)
     }
 
+    /// How many tubes there are.
+    pub fn tube_count(&self) -> usize {
+        self.tubes.len()
+    }
+
     /// The numbers of all tubes.
     pub fn tube_numbers(&self) -> impl Iterator<Item = u32> {
         self.tubes.iter().map(|tube| tube.0)

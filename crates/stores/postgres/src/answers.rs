@@ -363,7 +363,7 @@ impl<'a> AnswerReader<'a> {
     ) -> Result<Result<Reply, Error>, DecodeError> {
         Ok(match get::<i16>(row, 0)? {
             tube_status::DONE => {
-                let mut info = codec::tube_from(row, 2)?;
+                let mut info = codec::tube_after(row, 2)?;
                 self.counters.show(info.number, &self.deltas, &mut info.stats);
                 Ok(Reply::Tubes(vec![info]))
             }

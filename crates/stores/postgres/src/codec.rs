@@ -12,6 +12,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
+use super::columns::{Column, delivered, position, shown, tube};
 use super::status::state;
 
 /// Why a row could not be decoded.
@@ -124,11 +125,9 @@ impl<'a> FromSql<'a> for RowLocation {
     }
 }
 
-/// The body in these two columns.
-pub(super) fn body(row: &Row, meta: usize, payload: usize) -> Result<Option<Body>, DecodeError> {
-    let Some(payload) = get::<Option<&[u8]>>(row, payload)? else { return Ok(None) };
-    let meta = get::<Option<&[u8]>>(row, meta)?.unwrap_or_default();
-    Ok(Some(Body::with_meta(payload, meta)))
+/// The body in two columns.
+pub(super) fn body(meta: Option<&[u8]>, payload: Option<&[u8]>) -> Option<Body> {
+    Some(Body::with_meta(payload?, meta.unwrap_or_default()))
 }
 
 /// The failures of a task.
@@ -146,73 +145,80 @@ pub(super) fn key(stored: Option<&str>) -> Result<Option<Key>, DecodeError> {
     Ok(stored.map(Key::new).transpose()?)
 }
 
-/// A delivered task, in a row of `deliver_with_rate`.
+/// A delivered task.
 pub(super) fn taken(row: &Row, session: Option<SessionId>) -> Result<Task, DecodeError> {
-    let moment = |place| get::<i64>(row, place).map(Timestamp::from_micros);
+    let moment = |column: Column| column.get::<i64>(row).map(Timestamp::from_micros);
     Ok(Task {
         key: None,
-        id: TaskId(count_from_sql(get(row, 2)?)),
+        id: TaskId(count_from_sql(delivered::ID.get(row)?)),
         state: State::Taken,
-        pri: pri_from_sql(get(row, 3)?),
-        created: moment(4)?,
-        due: Some(moment(16)?),
-        expires: moment(5)?,
-        ttr: Span::from_micros(get(row, 6)?),
-        attempts: attempts(get(row, 7)?),
-        start: Some(moment(10)?),
-        previous_start: get::<Option<i64>>(row, 8)?.map(Timestamp::from_micros),
-        subqueue: get::<Option<&str>>(row, 9)?.map(Into::into),
+        pri: pri_from_sql(delivered::PRI.get(row)?),
+        created: moment(delivered::CREATED)?,
+        due: Some(moment(delivered::SINCE)?),
+        expires: moment(delivered::EXPIRES)?,
+        ttr: Span::from_micros(delivered::TTR.get(row)?),
+        attempts: attempts(delivered::ATTEMPTS.get(row)?),
+        start: Some(moment(delivered::START)?),
+        previous_start: optional_moment(row, delivered::PREVIOUS_START)?,
+        subqueue: delivered::SUBQUEUE.get::<Option<&str>>(row)?.map(Into::into),
         semaphore_priority: None,
         attempts_max: None,
         session,
         worker: None,
         failures: None,
         finished: None,
-        lease: Some(Lease(count_from_sql(get(row, 11)?))),
-        lease_until: Some(deadline(get(row, 12)?)),
+        lease: Some(Lease(count_from_sql(delivered::LEASE.get(row)?))),
+        lease_until: Some(deadline(delivered::TIMER.get(row)?)),
         reason: Reason::Running,
-        body: body(row, 13, 14)?,
+        body: body(delivered::META.get(row)?, delivered::PAYLOAD.get(row)?),
     })
+}
+
+fn optional_moment(row: &Row, column: Column) -> Result<Option<Timestamp>, DecodeError> {
+    Ok(column.get::<Option<i64>>(row)?.map(Timestamp::from_micros))
 }
 
 pub(super) fn attempts(stored: i64) -> u32 {
     u32::try_from(stored).unwrap_or(u32::MAX)
 }
 
-/// A task in a row of the type `outcome` or `shown`.
+/// A task in a row of the type `outcome` or `shown`. A peek and the list of deliveries have the priority for the semaphore, since when
+/// a taken task was ready and its worker; a peek also has the failures, the key and the own number of attempts and, as a deletion, the
+/// end of a done task.
 pub(super) fn viewed(row: &Row) -> Result<Task, DecodeError> {
-    let moment = |place| get::<i64>(row, place).map(Timestamp::from_micros);
-    let stored: i16 = get(row, 4)?;
-    let timer = deadline(get(row, 9)?);
+    let moment = |column: Column| column.get::<i64>(row).map(Timestamp::from_micros);
+    let stored: i16 = shown::STATE.get(row)?;
+    let timer = deadline(shown::TIMER.get(row)?);
     let delivered = stored == state::TAKEN;
-    let reason = reason(get(row, 16)?, timer)?;
-    let session = get::<Option<&[u8]>>(row, 14)?.map(TryInto::try_into).transpose()?;
+    let reason = reason(shown::REASON.get(row)?, timer)?;
+    let session = shown::SESSION.get::<Option<&[u8]>>(row)?.map(TryInto::try_into).transpose()?;
+    let priority = shown::SEMAPHORE_PRIORITY.get_if_there(row)?;
     Ok(Task {
-        key: key(beyond(row, 24)?)?,
-        id: TaskId(count_from_sql(get(row, 3)?)),
+        key: key(shown::KEY.get_if_there(row)?)?,
+        id: TaskId(count_from_sql(shown::ID.get(row)?)),
         state: if reason == Reason::Finished { State::Done } else { state_from_sql(stored)? },
-        pri: pri_from_sql(get(row, 5)?),
-        created: moment(6)?,
+        pri: pri_from_sql(shown::PRI.get(row)?),
+        created: moment(shown::CREATED)?,
         due: match stored {
             state::DELAYED => Some(timer),
-            _ => beyond(row, 20)?.map(Timestamp::from_micros),
+            _ => shown::SINCE.get_if_there(row)?.map(Timestamp::from_micros),
         },
-        expires: moment(7)?,
-        ttr: Span::from_micros(get(row, 8)?),
-        attempts: attempts(get(row, 10)?),
-        start: get::<Option<i64>>(row, 13)?.map(Timestamp::from_micros),
-        previous_start: get::<Option<i64>>(row, 11)?.map(Timestamp::from_micros),
-        subqueue: get::<Option<&str>>(row, 15)?.map(Into::into),
-        semaphore_priority: beyond(row, 19)?.map(Priority::new).transpose()?,
-        attempts_max: beyond(row, 25)?.map(attempts),
+        expires: moment(shown::EXPIRES)?,
+        ttr: Span::from_micros(shown::TTR.get(row)?),
+        attempts: attempts(shown::ATTEMPTS.get(row)?),
+        start: optional_moment(row, shown::START)?,
+        previous_start: optional_moment(row, shown::PREVIOUS_START)?,
+        subqueue: shown::SUBQUEUE.get::<Option<&str>>(row)?.map(Into::into),
+        semaphore_priority: priority.map(Priority::new).transpose()?,
+        attempts_max: shown::ATTEMPTS_MAX.get_if_there(row)?.map(attempts),
         session: session.map(SessionId),
-        worker: beyond::<&str>(row, 21)?.map(Into::into),
-        failures: beyond(row, 22)?.map(failures).transpose()?,
-        finished: beyond(row, 23)?.map(finished).transpose()?,
-        lease: get::<Option<i64>>(row, 12)?.map(|lease| Lease(count_from_sql(lease))),
+        worker: shown::WORKER.get_if_there::<&str>(row)?.map(Into::into),
+        failures: shown::FAILURES.get_if_there(row)?.map(failures).transpose()?,
+        finished: shown::FINISHED.get_if_there(row)?.map(finished).transpose()?,
+        lease: shown::LEASE.get::<Option<i64>>(row)?.map(|lease| Lease(count_from_sql(lease))),
         lease_until: delivered.then_some(timer),
         reason,
-        body: body(row, 17, 18)?,
+        body: body(shown::META.get(row)?, shown::PAYLOAD.get(row)?),
     })
 }
 
@@ -225,29 +231,26 @@ pub(super) fn viewed_in(row: &Row, next_token: Option<Timestamp>) -> Result<Task
     Ok(task)
 }
 
-/// The position of a task, in a row of `show_positions`.
+/// The position of a task.
 pub(super) fn position(row: &Row, delayed: &DelayedTasks) -> Result<Position, DecodeError> {
-    let count = |place| get::<Option<i64>>(row, place).map(|count| count.map(count_from_sql));
-    let (id, pri) = (TaskId(count_from_sql(get(row, 2)?)), pri_from_sql(get(row, 3)?));
-    let subqueue = count(7)?.zip(get::<Option<bool>>(row, 8)?);
+    let count =
+        |column: Column| column.get::<Option<i64>>(row).map(|count| count.map(count_from_sql));
+    let id = TaskId(count_from_sql(position::ID.get(row)?));
+    let pri = pri_from_sql(position::PRI.get(row)?);
+    let is_busy = position::IS_BUSY.get::<Option<bool>>(row)?;
+    let subqueue = count(position::SUBQUEUE_AHEAD)?.zip(is_busy);
+    let is_delayed = position::IS_DELAYED.get::<bool>(row)?;
     Ok(Position {
         id,
         pri,
-        due: get::<bool>(row, 13)?.then_some(deadline(get(row, 4)?)),
-        ahead: count(5)?.unwrap_or_default(),
+        due: is_delayed.then_some(deadline(position::DUE.get(row)?)),
+        ahead: count(position::AHEAD)?.unwrap_or_default(),
         delayed_ahead: delayed.before(pri, id),
         subqueue: subqueue.map(|(ahead, is_busy)| SubqueuePosition { ahead, is_busy }),
-        gate_ahead: count(9)?,
-        is_exact: get(row, 6)?,
+        gate_ahead: count(position::GATE_AHEAD)?,
+        is_exact: position::IS_EXACT.get(row)?,
         estimate: None,
     })
-}
-
-/// A column beyond those of the type `outcome`. A peek and the list of deliveries have the priority for the semaphore, since when a
-/// taken task was ready and its worker; a peek also has the failures, the key and the own number of attempts and, as a deletion, the end of a done
-/// task.
-fn beyond<'a, T: FromSql<'a>>(row: &'a Row, place: usize) -> Result<Option<T>, DecodeError> {
-    if row.len() > place { get(row, place) } else { Ok(None) }
 }
 
 pub(super) fn state_from_sql(stored: i16) -> Result<State, DecodeError> {
@@ -278,71 +281,94 @@ fn reason(stored: i16, timer: Timestamp) -> Result<Reason, DecodeError> {
 
 /// A tube in a row of `show_tubes`, its counters still empty.
 pub(super) fn tube(row: &Row) -> Result<TubeInfo, DecodeError> {
-    tube_from(row, 0)
+    tube_after(row, 0)
 }
 
-/// The same, whose columns begin at `first`.
-pub(super) fn tube_from(row: &Row, first: usize) -> Result<TubeInfo, DecodeError> {
-    let span =
-        |place| get::<Option<i64>>(row, first + place).map(|span| span.map(Span::from_micros));
-    let count = |place| get::<i64>(row, first + place).map(count_from_sql);
-    let kind: &str = get(row, first + 2)?;
-    let options = TubeOptions {
-        kind: Kind::from_name(kind).ok_or_else(|| format!("unknown kind of tube {kind}"))?,
-        temporary: get(row, first + 3)?,
-        capacity: get::<Option<i64>>(row, first + 4)?.map(count_from_sql),
-        ttl: span(5)?,
-        ttr: span(6)?,
-        delay: span(7)?,
-        pri: pri_from_sql(get(row, first + 8)?),
-        attempts_max: get::<Option<i64>>(row, first + 9)?.map(attempts),
-        retry: retry(row, first + 24)?,
-        rate: rate(row, first + 29)?,
-        ttl_kills_taken: get(row, first + 10)?,
-        paused: get(row, first + 11)?,
-        semaphore: get::<Option<&str>>(row, first + 18)?.map(SemaphoreKey::new).transpose()?,
-        queue_num: get::<Option<i64>>(row, first + 19)?.map(u32::try_from).transpose()?,
-        keep_done: span(21)?,
-        keep_done_max: count(22)?,
-    };
+/// The same in a row where `before` other columns come first.
+pub(super) fn tube_after(row: &Row, before: usize) -> Result<TubeInfo, DecodeError> {
+    let info = TubeRow { row, before };
     let mut stats = TubeStats::default();
-    stats.tasks.ready = count(12)?;
-    stats.tasks.taken = count(13)?;
-    stats.tasks.buried = count(14)?;
-    stats.tasks.delayed = count(15)?;
-    stats.tasks.kept = count(23)?;
+    stats.tasks.ready = info.count(tube::READY)?;
+    stats.tasks.taken = info.count(tube::TAKEN)?;
+    stats.tasks.buried = info.count(tube::BURIED)?;
+    stats.tasks.delayed = info.count(tube::DELAYED)?;
+    stats.tasks.kept = info.count(tube::KEPT)?;
     Ok(TubeInfo {
-        name: name(get(row, first + 1)?)?,
-        number: number(row, first)?,
-        options,
+        name: name(info.get(tube::NAME)?)?,
+        number: u32::try_from(info.get::<i32>(tube::NUMBER)?)?,
+        options: info.options()?,
         stats,
-        takeable: count(16)?,
-        next_wakeup: get::<Option<i64>>(row, first + 17)?.map(Timestamp::from_micros),
-        oldest_ready: get::<Option<i64>>(row, first + 20)?.map(Timestamp::from_micros),
+        takeable: info.count(tube::TAKEABLE)?,
+        next_wakeup: info.number(tube::NEXT_WAKEUP)?.map(Timestamp::from_micros),
+        oldest_ready: info.number(tube::OLDEST_READY)?.map(Timestamp::from_micros),
     })
 }
 
-/// The retry policy in these five columns.
-fn retry(row: &Row, first: usize) -> Result<Option<Box<RetryPolicy>>, DecodeError> {
-    let Some(delay) = get::<Option<i64>>(row, first)? else { return Ok(None) };
-    let permille = |place| Ok::<_, DecodeError>(u32::try_from(get::<i64>(row, place)?)?);
-    Ok(Some(Box::new(RetryPolicy {
-        delay: Span::from_micros(delay),
-        factor_permille: permille(first + 1)?,
-        delay_max: Span::from_micros(get(row, first + 2)?),
-        jitter_permille: permille(first + 3)?,
-        retry_lost: get(row, first + 4)?,
-    })))
+/// A row that has the columns of a tube after others.
+struct TubeRow<'a> {
+    row: &'a Row,
+    before: usize,
 }
 
-/// The rate limit in these three columns.
-fn rate(row: &Row, first: usize) -> Result<Option<Box<RateLimit>>, DecodeError> {
-    let Some(count) = get::<Option<i64>>(row, first)? else { return Ok(None) };
-    Ok(Some(Box::new(RateLimit {
-        count: u32::try_from(count)?,
-        per: Span::from_micros(get(row, first + 1)?),
-        burst: u32::try_from(get::<i64>(row, first + 2)?)?,
-    })))
+impl<'a> TubeRow<'a> {
+    fn get<T: FromSql<'a>>(&self, column: Column) -> Result<T, DecodeError> {
+        column.get_after(self.row, self.before)
+    }
+
+    fn number(&self, column: Column) -> Result<Option<i64>, DecodeError> {
+        self.get(column)
+    }
+
+    fn count(&self, column: Column) -> Result<u64, DecodeError> {
+        self.get(column).map(count_from_sql)
+    }
+
+    fn span(&self, column: Column) -> Result<Option<Span>, DecodeError> {
+        Ok(self.number(column)?.map(Span::from_micros))
+    }
+
+    fn options(&self) -> Result<TubeOptions, DecodeError> {
+        let kind: &str = self.get(tube::KIND)?;
+        let semaphore = self.get::<Option<&str>>(tube::SEMAPHORE)?;
+        Ok(TubeOptions {
+            kind: Kind::from_name(kind).ok_or_else(|| format!("unknown kind of tube {kind}"))?,
+            temporary: self.get(tube::TEMPORARY)?,
+            capacity: self.number(tube::CAPACITY)?.map(count_from_sql),
+            ttl: self.span(tube::TTL)?,
+            ttr: self.span(tube::TTR)?,
+            delay: self.span(tube::DELAY)?,
+            pri: pri_from_sql(self.get(tube::PRI)?),
+            attempts_max: self.number(tube::ATTEMPTS_MAX)?.map(attempts),
+            retry: self.retry()?,
+            rate: self.rate()?,
+            ttl_kills_taken: self.get(tube::TTL_KILLS_TAKEN)?,
+            paused: self.get(tube::PAUSED)?,
+            semaphore: semaphore.map(SemaphoreKey::new).transpose()?,
+            queue_num: self.number(tube::QUEUE_NUM)?.map(u32::try_from).transpose()?,
+            keep_done: self.span(tube::KEEP_DONE)?,
+            keep_done_max: self.count(tube::KEEP_DONE_MAX)?,
+        })
+    }
+
+    fn retry(&self) -> Result<Option<Box<RetryPolicy>>, DecodeError> {
+        let Some(delay) = self.number(tube::RETRY_DELAY)? else { return Ok(None) };
+        Ok(Some(Box::new(RetryPolicy {
+            delay: Span::from_micros(delay),
+            factor_permille: u32::try_from(self.get::<i64>(tube::RETRY_FACTOR)?)?,
+            delay_max: Span::from_micros(self.get(tube::RETRY_DELAY_MAX)?),
+            jitter_permille: u32::try_from(self.get::<i64>(tube::RETRY_JITTER)?)?,
+            retry_lost: self.get(tube::RETRY_LOST)?,
+        })))
+    }
+
+    fn rate(&self) -> Result<Option<Box<RateLimit>>, DecodeError> {
+        let Some(count) = self.number(tube::RATE_COUNT)? else { return Ok(None) };
+        Ok(Some(Box::new(RateLimit {
+            count: u32::try_from(count)?,
+            per: Span::from_micros(self.get(tube::RATE_PER)?),
+            burst: u32::try_from(self.get::<i64>(tube::RATE_BURST)?)?,
+        })))
+    }
 }
 
 /// A tube's number.

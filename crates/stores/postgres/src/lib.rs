@@ -27,6 +27,7 @@ mod answers;
 mod call_grouping;
 mod calls;
 mod codec;
+mod columns;
 mod connection;
 mod connections;
 mod connector;

@@ -155,7 +155,7 @@ pub(super) fn schedule(row: &Row) -> Result<StoredSchedule, DecodeError> {
 /// The task that a schedule puts.
 fn template(row: &Row) -> Result<NewTask, DecodeError> {
     let span = |place| get::<Option<i64>>(row, place).map(|span| span.map(Span::from_micros));
-    let body = codec::body(row, 12, 11)?.unwrap_or_else(|| Body::new(&[]));
+    let body = codec::body(get(row, 12)?, get(row, 11)?).unwrap_or_else(|| Body::new(&[]));
     let key = match codec::key(get(row, 21)?)? {
         None => None,
         Some(key) => Some(Box::new(key_request(key, row)?)),

@@ -7,7 +7,8 @@ use tokio_postgres::Row;
 
 use super::answers::{AnswerReader, Replies};
 use super::calls::{task_count, worker};
-use super::codec::{self, DecodeError, get, id_to_sql, pri_to_sql};
+use super::codec::{self, DecodeError, id_to_sql, pri_to_sql};
+use super::columns::delivered;
 use super::head_hints::TakeResult;
 use super::status::{take, tube_status};
 
@@ -27,7 +28,7 @@ impl AnswerReader<'_> {
         let mut names = HashMap::new();
         let (mut sweep, mut more, mut limited) = (None, false, false);
         for row in rows {
-            match (get::<i16>(row, 0)?, session) {
+            match (delivered::STATUS.get::<i16>(row)?, session) {
                 (take::DELIVERY, _) => {}
                 (tube_status::SESSION_UNKNOWN, Some(session)) => {
                     return Ok(vec![Err(Error::SessionUnknown(session)); counts.len()]);
@@ -39,24 +40,27 @@ impl AnswerReader<'_> {
                     continue;
                 }
                 (take::LIMITED, _) => {
-                    self.limited.note(tube, get(row, 12)?);
+                    self.limited.note(tube, delivered::TIMER.get(row)?);
                     limited = true;
                     continue;
                 }
                 (take::SWEPT, _) => {
-                    sweep = Some((get(row, 4)?, (get(row, 3)?, get(row, 2)?)));
+                    sweep = Some((
+                        delivered::CREATED.get(row)?,
+                        (delivered::PRI.get(row)?, delivered::ID.get(row)?),
+                    ));
                     continue;
                 }
                 _ => return Ok(vec![Err(Error::TubeNotFound(tube.clone())); counts.len()]),
             }
             self.deltas.of(codec::number(row, 1)?).calls.take += 1;
-            self.deltas.deadline(get(row, 12)?);
+            self.deltas.deadline(delivered::TIMER.get(row)?);
             let task = codec::taken(row, session)?;
             if let Some(lease) = task.lease {
-                self.row_locations.push((lease, task.id, get(row, 15)?));
+                self.row_locations.push((lease, task.id, delivered::LOCATION.get(row)?));
             }
             if differ {
-                names.insert(task.id, get::<Option<&str>>(row, 17)?);
+                names.insert(task.id, delivered::WORKER.get::<Option<&str>>(row)?);
             }
             tasks.push(task);
         }

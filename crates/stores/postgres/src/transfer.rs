@@ -145,7 +145,7 @@ fn never(moment: Option<Timestamp>) -> Timestamp {
 /// A row of `EXPORT_TASKS`.
 fn task(row: &Row) -> Result<Record, DecodeError> {
     let stored: i16 = get(row, 1)?;
-    let body = codec::body(row, 12, 13)?.unwrap_or_else(|| Body::new(&[]));
+    let body = codec::body(get(row, 12)?, get(row, 13)?).unwrap_or_else(|| Body::new(&[]));
     let created = Timestamp::from_micros(get(row, 3)?);
     let key = codec::key(get(row, 18)?)?;
     let unique_for = Span::from_micros(get::<Option<i64>>(row, 19)?.unwrap_or_default());

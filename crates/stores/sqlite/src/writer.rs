@@ -243,7 +243,7 @@ impl Writer {
             self.write_to_journal(head, plan.rows)?;
         } else {
             if !plan.tubes.is_empty() {
-                head.tubes = machine.tube_numbers().count() as u64;
+                head.tubes = machine.tube_count() as u64;
             }
             self.write_to_database(machine, &plan, head)?;
         }
