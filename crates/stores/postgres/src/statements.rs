@@ -74,7 +74,7 @@ statements! {
     PEEK: "SELECT * FROM taskyard.show_tasks($1,$2,$3,$4)" (TEXT, INT8, INT8_ARRAY, INT8);
     PEEK_RANGE: "SELECT * FROM taskyard.show_range($1,$2,$3,$4,$5,$6)" (TEXT, INT8, INT8, INT8, BYTEA, INT8);
     SEARCH: "SELECT * FROM taskyard.search_range($1,$2,$3,$4,$5,$6,$7)" (TEXT, INT8, INT8, INT8, INT4, BYTEA, INT8);
-    DELIVERIES: "SELECT p.*, NULL::float8, k.since, CASE WHEN k.lease = p.lease THEN k.worker END \
+    DELIVERIES: "SELECT p.*, NULL::float8 AS semaphore_priority, k.since, CASE WHEN k.lease = p.lease THEN k.worker END AS worker \
         FROM taskyard.show_deliveries($1,$2) p LEFT JOIN LATERAL ( \
             SELECT coalesce(k.since, k.created) AS since, k.lease, k.worker \
             FROM taskyard.tube u JOIN taskyard.task k ON k.tube = u.number \
