@@ -4,6 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::actions::RetryArgs;
 use crate::audit::AuditArgs;
+use crate::backup::BackupArgs;
 use crate::bench::BenchArgs;
 use crate::completions::CompletionsArgs;
 use crate::contract::ContractArgs;
@@ -17,6 +18,7 @@ use crate::migrate::MigrateArgs;
 use crate::peek::PeekArgs;
 use crate::pool::PoolArgs;
 use crate::put::PutArgs;
+use crate::restore::RestoreArgs;
 use crate::schedule::ScheduleArgs;
 use crate::semaphore::SemaphoreArgs;
 use crate::serve::ServeArgs;
@@ -75,6 +77,10 @@ pub enum Verb {
     Migrate(MigrateArgs),
     /// Copy tubes with their tasks, and semaphores, from one store to another.
     Copy(CopyArgs),
+    /// Write everything in a running server's data folder into a file.
+    Backup(BackupArgs),
+    /// Make a data folder of a backup, or verify a backup.
+    Restore(RestoreArgs),
     /// Add tasks to a tube; prints their ids.
     Put(PutArgs),
     /// Take tasks from a tube for a limited time (the lease).

@@ -9,6 +9,7 @@ mod access;
 mod actions;
 mod args;
 mod audit;
+mod backup;
 mod bench;
 mod completions;
 mod contract;
@@ -23,6 +24,7 @@ mod migrate;
 mod peek;
 mod pool;
 mod put;
+mod restore;
 mod schedule;
 mod semaphore;
 mod serve;
@@ -81,6 +83,8 @@ fn main() -> ExitCode {
         Verb::Serve(args) => serve::run(*args),
         Verb::Migrate(args) => migrate::run(args),
         Verb::Copy(args) => copy::run(args),
+        Verb::Backup(args) => backup::run(args),
+        Verb::Restore(args) => restore::run(args),
         Verb::Put(args) => put::run(args),
         Verb::Take(args) => take::run(args),
         Verb::Ack(args) => finish::ack(args),
