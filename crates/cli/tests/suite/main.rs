@@ -1,6 +1,7 @@
 //! Tests of the binary `taskyard`.
 
 mod audit;
+mod backup;
 mod bench;
 mod cli_page;
 mod contract;

@@ -317,3 +317,64 @@ fn publish(work: &DataFolder, folder: &Path) -> Result<(), RestoreError> {
     }
     Ok(sync_parent(folder).map_err(unavailable(folder))?)
 }
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::types::ValueRef;
+
+    use super::super::format::{BackupEncoder, RowBuffer};
+    use super::*;
+
+    fn header(schema: u32) -> BackupHeader {
+        BackupHeader {
+            program: "9.9.9".into(),
+            store: "sqlite:/data".into(),
+            taken_at: 0,
+            schema,
+            batch: 0,
+            tubes: 0,
+            tasks: 0,
+        }
+    }
+
+    /// Restores a file with intact checksums and these tables, each with one row of numbers; returns the refusal.
+    fn refusal(header: &BackupHeader, tables: &[(&str, &[&str])]) -> String {
+        let mut encoder = BackupEncoder::new();
+        let mut file = encoder.start(header);
+        for (name, columns) in tables {
+            let columns: Vec<String> = columns.iter().map(|column| (*column).into()).collect();
+            file.extend(encoder.table(name, &columns));
+            let mut rows = RowBuffer { count: 1, bytes: Vec::new() };
+            columns.iter().for_each(|_| rows.add(ValueRef::Integer(1)));
+            file.extend(encoder.rows(&rows));
+        }
+        file.extend(encoder.end());
+        check(&file[..], &mut |_, _| ()).expect("its checksums are right");
+        let folder = tempfile::tempdir().expect("a folder");
+        let refused = restore(&file[..], &folder.path().join("data"), 0, &mut |_, _| ());
+        let left = fs::read_dir(folder.path()).expect("a folder").count();
+        assert_eq!(left, 0, "nothing is left");
+        refused.expect_err("it is no store").to_string()
+    }
+
+    #[test]
+    fn content_that_is_not_that_of_a_store_is_refused() {
+        let known = MIGRATIONS.len() as u32;
+        let too_new = refusal(&header(known + 1), &[]);
+        assert!(too_new.contains("use taskyard 9.9.9 or a newer one"), "{too_new}");
+        let no_head = refusal(&header(known), &[]);
+        assert!(no_head.contains("its head row is missing"), "{no_head}");
+        let bad_head = ["one", "batch", "lease_ceiling", "tubes", "tasks", "task_keys", "sum"];
+        let damaged = refusal(&header(known), &[("store", &bad_head)]);
+        assert!(damaged.contains("the checksum of its head row is wrong"), "{damaged}");
+        for (table, columns) in [
+            ("store\" VALUES (1); --", &["one"][..]),
+            ("store", &["one"]),
+            ("sqlite_schema", &["type", "name", "tbl_name", "rootpage", "sql"]),
+            ("store", &[]),
+        ] {
+            let refused = refusal(&header(known), &[(table, columns)]);
+            assert!(refused.contains("a table that its format does not have"), "{refused}");
+        }
+    }
+}
