@@ -10,6 +10,7 @@ use crate::completions::CompletionsArgs;
 use crate::contract::ContractArgs;
 use crate::copy::CopyArgs;
 use crate::delete::DeleteArgs;
+use crate::demo::DemoArgs;
 use crate::finish::{AckArgs, BuryArgs, FailArgs, ReleaseArgs, TouchArgs};
 use crate::health::HealthArgs;
 use crate::kick::KickArgs;
@@ -73,6 +74,8 @@ pub struct Cli {
 pub enum Verb {
     /// Run the server; by default it stores tasks in a folder of this machine.
     Serve(Box<ServeArgs>),
+    /// Start a server in memory with a lively example, to look around.
+    Demo(DemoArgs),
     /// Upgrade the schema of a database to this version.
     Migrate(MigrateArgs),
     /// Copy tubes with their tasks, and semaphores, from one store to another.

@@ -15,6 +15,7 @@ mod completions;
 mod contract;
 mod copy;
 mod delete;
+mod demo;
 mod filter;
 mod finish;
 mod health;
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
     }
     let done = match Cli::parse().verb {
         Verb::Serve(args) => serve::run(*args),
+        Verb::Demo(args) => demo::run(args),
         Verb::Migrate(args) => migrate::run(args),
         Verb::Copy(args) => copy::run(args),
         Verb::Backup(args) => backup::run(args),

@@ -27,9 +27,8 @@ store in it could be opened. A restore that was killed leaves DIR.restoring; run
 remove that folder. DIR must be on the same file system as its parent, so it cannot be a mount
 point.
 
-Leases go on above all numbers that the store gave before: a consumer that still works on a task
-since before the backup is told that its delivery is over. Ids that were given after the backup
-are given again to other tasks.
+Leases go on above all numbers that the store gave before: an ack of a delivery from before the
+restore is refused. Ids that were given after the backup are given again to other tasks.
 
 Examples:
   taskyard restore queue.backup --check

@@ -7,6 +7,7 @@ mod cli_page;
 mod contract;
 mod copy;
 mod crash;
+mod demo;
 mod deploy;
 mod exits;
 mod help;
