@@ -60,7 +60,7 @@ async fn produce(client: Client, job: &'static Job, every: Duration) -> Result<(
     let mut rng = Rng::new();
     loop {
         let stats = client.stats(job.tube).await?;
-        if stats.tasks.ready < job.ready_max {
+        if stats.tasks.ready + stats.tasks.delayed < job.waiting_max {
             client.put_task(job.tube, job.task(&mut rng)?).await?;
         }
         // Between half and one and a half of it.

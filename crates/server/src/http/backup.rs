@@ -55,7 +55,7 @@ async fn backup(
         let name = capabilities.name;
         let message = format!("the server makes no backups of the {name} store; use {instead}");
         draft.failed(&message).written().await;
-        return Err(Refusal::new(Code::MissingFeature, message));
+        return Err(Refusal::with_message(&capabilities.missing("backups"), message));
     }
     let engine = app.engine.clone();
     let begun = spawn_blocking(move || engine.backup()).await;
