@@ -1,4 +1,4 @@
-//! `demo`: what it shows, and that nothing is left of it.
+//! Runs `demo`, and checks what it shows and that nothing is left of it.
 
 use std::fs;
 
