@@ -4,11 +4,13 @@ use clap::{Parser, Subcommand};
 
 use crate::actions::RetryArgs;
 use crate::audit::AuditArgs;
+use crate::backup::BackupArgs;
 use crate::bench::BenchArgs;
 use crate::completions::CompletionsArgs;
 use crate::contract::ContractArgs;
 use crate::copy::CopyArgs;
 use crate::delete::DeleteArgs;
+use crate::demo::DemoArgs;
 use crate::finish::{AckArgs, BuryArgs, FailArgs, ReleaseArgs, TouchArgs};
 use crate::health::HealthArgs;
 use crate::kick::KickArgs;
@@ -17,6 +19,7 @@ use crate::migrate::MigrateArgs;
 use crate::peek::PeekArgs;
 use crate::pool::PoolArgs;
 use crate::put::PutArgs;
+use crate::restore::RestoreArgs;
 use crate::schedule::ScheduleArgs;
 use crate::semaphore::SemaphoreArgs;
 use crate::serve::ServeArgs;
@@ -71,10 +74,16 @@ pub struct Cli {
 pub enum Verb {
     /// Run the server; by default it stores tasks in a folder of this machine.
     Serve(Box<ServeArgs>),
+    /// Start a server in memory with a lively example, to look around.
+    Demo(DemoArgs),
     /// Upgrade the schema of a database to this version.
     Migrate(MigrateArgs),
     /// Copy tubes with their tasks, and semaphores, from one store to another.
     Copy(CopyArgs),
+    /// Write everything in a running server's data folder into a file.
+    Backup(BackupArgs),
+    /// Make a data folder of a backup, or verify a backup.
+    Restore(RestoreArgs),
     /// Add tasks to a tube; prints their ids.
     Put(PutArgs),
     /// Take tasks from a tube for a limited time (the lease).

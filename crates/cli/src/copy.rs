@@ -15,10 +15,8 @@ use tokio::runtime::{Builder, Runtime};
 use crate::failure::UsageError;
 use crate::migrate::without_password;
 use crate::open_store::{self, STORE_WAIT};
-use crate::{output, progress};
-
-/// How often the progress is printed as a line, where standard error is not a terminal.
-const LINE_EVERY: Duration = Duration::from_secs(5);
+use crate::output;
+use crate::progress::{self, LINE_EVERY};
 
 /// The arguments of `copy`.
 #[derive(Debug, Args)]

@@ -7,6 +7,7 @@ use taskyard_core::{Error, TubeName};
 use taskyard_server::BindError;
 use taskyard_store::OpenError;
 use taskyard_store::copy::CopyError;
+use taskyard_store_sqlite::backup::RestoreError;
 use taskyard_trace::CreateError;
 use taskyard_wire::{Code, Exit};
 
@@ -23,6 +24,18 @@ impl std::fmt::Display for UsageError {
 }
 
 impl std::error::Error for UsageError {}
+
+/// Something that is not done because something else exists or is in use.
+#[derive(Debug)]
+pub struct RefusedError(pub String);
+
+impl std::fmt::Display for RefusedError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for RefusedError {}
 
 /// A put into a tube that does not exist, where the server does not create it.
 #[derive(Debug)]
@@ -78,6 +91,9 @@ pub fn exit_of(error: &anyhow::Error) -> Exit {
     if error.chain().any(|cause| cause.is::<NoTube>()) {
         return Exit::NotFound;
     }
+    if error.chain().any(is_refused) {
+        return Exit::Refused;
+    }
     if let Some(exit) = error.chain().find_map(exit_of_copy) {
         return exit;
     }
@@ -95,6 +111,11 @@ pub fn exit_of(error: &anyhow::Error) -> Exit {
         Some(HttpError::Refused { error, .. }) => Code::of(error).exit(),
         _ => Exit::Failure,
     }
+}
+
+/// Whether something exists or is in use.
+fn is_refused(cause: &(dyn std::error::Error + 'static)) -> bool {
+    cause.is::<RefusedError>() || matches!(cause.downcast_ref(), Some(RestoreError::Used { .. }))
 }
 
 /// The exit code of a failed `copy`.

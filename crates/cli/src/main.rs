@@ -9,11 +9,13 @@ mod access;
 mod actions;
 mod args;
 mod audit;
+mod backup;
 mod bench;
 mod completions;
 mod contract;
 mod copy;
 mod delete;
+mod demo;
 mod filter;
 mod finish;
 mod health;
@@ -23,6 +25,7 @@ mod migrate;
 mod peek;
 mod pool;
 mod put;
+mod restore;
 mod schedule;
 mod semaphore;
 mod serve;
@@ -79,8 +82,11 @@ fn main() -> ExitCode {
     }
     let done = match Cli::parse().verb {
         Verb::Serve(args) => serve::run(*args),
+        Verb::Demo(args) => demo::run(args),
         Verb::Migrate(args) => migrate::run(args),
         Verb::Copy(args) => copy::run(args),
+        Verb::Backup(args) => backup::run(args),
+        Verb::Restore(args) => restore::run(args),
         Verb::Put(args) => put::run(args),
         Verb::Take(args) => take::run(args),
         Verb::Ack(args) => finish::ack(args),

@@ -5,8 +5,12 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::output::note;
+
 /// How often the line changes.
 const EVERY: Duration = Duration::from_millis(100);
+/// How often it is shown as a line, where standard error is not a terminal.
+pub const LINE_EVERY: Duration = Duration::from_secs(5);
 /// Pictures of something that turns.
 const TURNING: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 /// Cells of a bar.
@@ -87,6 +91,31 @@ impl Drop for Progress {
     fn drop(&mut self) {
         if self.drawn.is_some() {
             let _ = write!(io::stderr().lock(), "\r\u{1b}[K");
+        }
+    }
+}
+
+/// The progress of a command with a known number of tasks: a bar on a terminal, lines otherwise.
+pub struct TaskProgress {
+    bar: Progress,
+    last_line: Instant,
+    /// What is done with the tasks.
+    what: &'static str,
+}
+
+impl TaskProgress {
+    /// Nothing done yet.
+    pub fn new(what: &'static str) -> Self {
+        TaskProgress { bar: Progress::new(), last_line: Instant::now(), what }
+    }
+
+    /// Shows that so many of so many are done.
+    pub fn show(&mut self, done: u64, total: u64) {
+        if self.bar.is_shown() {
+            self.bar.bar(done, total, self.what);
+        } else if self.last_line.elapsed() >= LINE_EVERY {
+            self.last_line = Instant::now();
+            note(format!("{} {done} of {total} tasks", self.what));
         }
     }
 }

@@ -92,6 +92,15 @@ pub fn size(text: &str) -> Result<Size, String> {
     Ok(Size((number * factor as f64) as usize))
 }
 
+/// A number of bytes as a short text.
+pub fn bytes(count: u64) -> String {
+    let units = [(1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")];
+    match units.into_iter().find(|(size, _)| count >= *size) {
+        Some((size, unit)) => format!("{:.1} {unit}", count as f64 / size as f64),
+        None => format!("{count} bytes"),
+    }
+}
+
 /// A priority.
 pub fn pri(text: &str) -> Result<u64, String> {
     text.parse()

@@ -1,5 +1,6 @@
 //! Sends commands to a server over HTTP.
 
+mod backup;
 mod connection_pool;
 mod estimates;
 mod schedules;
@@ -29,6 +30,7 @@ use taskyard_wire::http::{
     TubeAnswer, TubesAnswer, WorkersAnswer, parse_answer,
 };
 
+pub use self::backup::BackupDownload;
 use self::connection_pool::{ConnectionPool, HttpCall, RequestError};
 use self::server_url::{RequestTarget, ServerUrl};
 use crate::error::HttpError;
@@ -480,20 +482,30 @@ impl Http {
         verb: &'static str,
     ) -> Result<A, HttpError> {
         let response = self.pool.send(request, wait.saturating_add(self.answer_max)).await;
-        let (status, body) = response.map_err(|error| match error {
-            RequestError::Failed(why) => HttpError::Unreachable { url: self.url(), why },
-            RequestError::Untrusted(why) => HttpError::Certificates(why),
-        })?;
+        let (status, body) = response.map_err(|error| self.unanswered(error))?;
         if status.is_success() {
             return parse_answer(&body).map_err(|error| self.not_taskyard(error.to_string()));
         }
-        match parse_answer::<ErrorAnswer>(&body) {
-            Ok(refusal) => Err(error_of(refusal, verb)),
+        Err(self.refusal(status, &body, verb))
+    }
+
+    /// The error of a request without a response.
+    fn unanswered(&self, error: RequestError) -> HttpError {
+        match error {
+            RequestError::Failed(why) => HttpError::Unreachable { url: self.url(), why },
+            RequestError::Untrusted(why) => HttpError::Certificates(why),
+        }
+    }
+
+    /// The error that a response is.
+    fn refusal(&self, status: StatusCode, body: &[u8], verb: &'static str) -> HttpError {
+        match parse_answer::<ErrorAnswer>(body) {
+            Ok(refusal) => error_of(refusal, verb),
             Err(_) if is_of_proxy(status) => {
                 let why = format!("a proxy answers in its place with status {status}");
-                Err(HttpError::Unreachable { url: self.url(), why })
+                HttpError::Unreachable { url: self.url(), why }
             }
-            Err(_) => Err(self.not_taskyard(format!("status {status}"))),
+            Err(_) => self.not_taskyard(format!("status {status}")),
         }
     }
 

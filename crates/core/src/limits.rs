@@ -192,3 +192,7 @@ pub const TRACE_BUFFER_BYTES: usize = 4 << 20;
 pub const TRACE_BYTES_DEFAULT: u64 = 1 << 30;
 /// Maximum number of tasks in a trace that is replayed.
 pub const TRACE_TASKS_MAX: usize = 50_000_000;
+/// Largest block of a backup: a row with the largest payload, and what else a row may have.
+pub const BACKUP_BLOCK_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + (32 << 20);
+/// A backup ends when the write-ahead log has one part in so many of its maximum: its read transaction keeps the log.
+pub const BACKUP_LOG_PART: i32 = 2;

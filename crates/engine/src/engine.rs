@@ -13,7 +13,7 @@ use taskyard_core::{
     Command, Error, Execute, NewTask, Reply, Result, ScheduleCommand, ScheduleName, Timestamp,
     TubeName,
 };
-use taskyard_store::{Capabilities, Store, StoreHealth};
+use taskyard_store::{Capabilities, Store, StoreBackup, StoreHealth};
 use taskyard_trace::Recorder;
 use tokio::sync::oneshot;
 
@@ -176,6 +176,11 @@ impl Engine {
     /// The settings of the operator.
     pub fn settings(&self) -> Settings {
         self.inner.settings
+    }
+
+    /// Begins a backup of the store, which is read while the loop goes on. Blocks the calling thread for a moment.
+    pub fn backup(&self) -> Result<Box<dyn StoreBackup>> {
+        self.inner.store.backup(self.now())
     }
 
     /// All waiting commands: by tube, in the order of their arrival. Empty in a stopped engine.

@@ -41,6 +41,6 @@ pub use series::{
     CommandCounts, Depth, Latency, Percentiles, Series, SeriesPoint, SeriesRequest, SeriesStart,
     Step, TUBE_SERIES_BYTES_MAX, TubeLatency,
 };
-pub use taskyard_store::{Capabilities, StoreHealth};
+pub use taskyard_store::{BackupPart, Capabilities, StoreBackup, StoreHealth};
 pub use waiters::{Side, Waiting, WaitingCount};
 pub use workers::{WORKER_DELIVERIES_MAX, WORKER_KEPT, WORKER_TUBES_MAX, WORKERS_MAX, WorkerInfo};

@@ -33,6 +33,8 @@ pub struct Capabilities {
     pub exports: bool,
     /// Whether it can be copied to.
     pub imports: bool,
+    /// What to use instead of backups by the server; `None` if it can make them.
+    pub instead_of_backup: Option<&'static str>,
     /// How soon a waiting take learns of a task.
     pub wakes: &'static str,
     /// The data that is lost by each kind of failure.
@@ -54,6 +56,7 @@ impl Capabilities {
             schedules: false,
             exports: false,
             imports: false,
+            instead_of_backup: Some("the backups of the database, or `taskyard copy`"),
             wakes: "",
             loses: &[],
         }

@@ -138,8 +138,31 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(ready(Ok(())))
     }
 
+    /// Begins a backup of everything that was acknowledged before, and possibly of newer commands; the time is for the file. Blocks
+    /// the calling thread for a moment. Refused if the capabilities name something else to use.
+    fn backup(&self, now: Timestamp) -> Result<Box<dyn StoreBackup>, Error> {
+        let _ = now;
+        Err(self.capabilities().missing("backups"))
+    }
+
     /// Finishes all work in flight. No other call may follow.
     fn close(&self) -> Pending<'_, Result<(), Error>>;
+}
+
+/// A backup that is being made: the content of a store at one moment, which is read while the store is used. The store may end it,
+/// for example before it closes. Dropping it ends it, too.
+pub trait StoreBackup: Send {
+    /// The next part of the file; `None` after the last one. Blocks the calling thread while it reads the disk.
+    fn next_part(&mut self) -> Option<BackupPart>;
+}
+
+/// A part of a backup.
+#[derive(Debug)]
+pub struct BackupPart {
+    /// The bytes that follow in the file.
+    pub bytes: Vec<u8>,
+    /// Why the backup cannot be completed; the bytes tell it to the reader of the file, and nothing follows.
+    pub failure: Option<Error>,
 }
 
 /// The state of a working store.

@@ -15,6 +15,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     retries: true,
     rates: true,
     schedules: true,
+    instead_of_backup: Some("`serve --data DIR`, which stores tasks on disk"),
     wakes: "at once, by the server itself",
     loses: &[
         ("the server is killed or stopped", "everything"),

@@ -1,11 +1,13 @@
 //! Tests of the binary `taskyard`.
 
 mod audit;
+mod backup;
 mod bench;
 mod cli_page;
 mod contract;
 mod copy;
 mod crash;
+mod demo;
 mod deploy;
 mod exits;
 mod help;

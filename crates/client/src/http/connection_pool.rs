@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
-use hyper::{Method, Request, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -85,6 +85,42 @@ pub(super) struct ConnectionPool {
 
 type HttpConnection = SendRequest<Full<Bytes>>;
 
+/// A response that is read part by part.
+pub(super) struct StreamedResponse {
+    pool: ConnectionPool,
+    pub status: StatusCode,
+    body: Incoming,
+    /// How long each part may take.
+    within: Duration,
+    /// The response ends with its connection.
+    _connection: HttpConnection,
+}
+
+impl StreamedResponse {
+    /// The next part; `None` at the end of a complete response.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, RequestError> {
+        loop {
+            let frame = match timeout(self.within, self.body.frame()).await {
+                Ok(Some(frame)) => frame.map_err(|error| self.pool.failure(&error))?,
+                Ok(None) => return Ok(None),
+                Err(_) => {
+                    return Err(format!("nothing within {} s", self.within.as_secs()).into());
+                }
+            };
+            if let Ok(data) = frame.into_data() {
+                return Ok(Some(data));
+            }
+        }
+    }
+
+    /// The rest of a short response.
+    pub async fn collect(self) -> Result<Bytes, RequestError> {
+        let StreamedResponse { pool, body, .. } = self;
+        let body = Limited::new(body, pool.answer_bytes_max).collect().await;
+        Ok(body.map_err(|error| pool.failure(&*error))?.to_bytes())
+    }
+}
+
 impl ConnectionPool {
     pub fn new(server: ServerUrl) -> Self {
         ConnectionPool {
@@ -136,6 +172,24 @@ impl ConnectionPool {
         }
     }
 
+    /// Sends a call and returns the response as soon as it begins, within this time.
+    pub async fn open(
+        &self,
+        call: HttpCall,
+        within: Duration,
+    ) -> Result<StreamedResponse, RequestError> {
+        let request = self.request(call)?;
+        match timeout(within, self.begin(request)).await {
+            Ok(begun) => {
+                let (response, connection) = begun?;
+                let (pool, status) = (self.clone(), response.status());
+                let body = response.into_body();
+                Ok(StreamedResponse { pool, status, body, within, _connection: connection })
+            }
+            Err(_) => Err(format!("no response within {} s", within.as_secs()).into()),
+        }
+    }
+
     fn request(&self, call: HttpCall) -> Result<Request<Full<Bytes>>, String> {
         let mut request = Request::builder()
             .method(call.method)
@@ -157,12 +211,25 @@ impl ConnectionPool {
 
     async fn exchange(
         &self,
-        mut request: Request<Full<Bytes>>,
+        request: Request<Full<Bytes>>,
     ) -> Result<(StatusCode, Bytes), RequestError> {
+        let (response, connection) = self.begin(request).await?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), self.answer_bytes_max).collect().await;
+        let body = body.map_err(|error| self.failure(&*error))?.to_bytes();
+        self.keep(connection);
+        Ok((status, body))
+    }
+
+    /// Sends a request and waits for the beginning of its response.
+    async fn begin(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<(Response<Incoming>, HttpConnection), RequestError> {
         loop {
             let (mut connection, reused) = self.connection().await?;
-            let response = match connection.try_send_request(request).await {
-                Ok(response) => response,
+            match connection.try_send_request(request).await {
+                Ok(response) => return Ok((response, connection)),
                 Err(mut failed) => match failed.take_message() {
                     // The server closed an idle connection before any byte of the request was sent.
                     Some(unsent) if reused => {
@@ -171,12 +238,7 @@ impl ConnectionPool {
                     }
                     _ => return Err(self.failure(failed.error())),
                 },
-            };
-            let status = response.status();
-            let body = Limited::new(response.into_body(), self.answer_bytes_max).collect().await;
-            let body = body.map_err(|error| self.failure(&*error))?.to_bytes();
-            self.keep(connection);
-            return Ok((status, body));
+            }
         }
     }
 

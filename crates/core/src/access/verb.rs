@@ -83,6 +83,8 @@ pub enum AccessVerb {
     RunSchedule,
     /// Show the audit entries.
     ShowAudit,
+    /// Make a backup of the store, with all payloads.
+    Backup,
     /// What servers do by themselves, and the endpoints of hosted services.
     RunServer,
 }
@@ -125,7 +127,7 @@ impl Role {
 
 impl AccessVerb {
     /// All of them.
-    pub const ALL: [AccessVerb; 33] = [
+    pub const ALL: [AccessVerb; 34] = [
         AccessVerb::ShowTube,
         AccessVerb::ShowWorkers,
         AccessVerb::ShowServer,
@@ -158,6 +160,7 @@ impl AccessVerb {
         AccessVerb::SetSchedule,
         AccessVerb::RunSchedule,
         AccessVerb::ShowAudit,
+        AccessVerb::Backup,
         AccessVerb::RunServer,
     ];
 
@@ -179,12 +182,13 @@ impl AccessVerb {
             Verb::PauseTube | Verb::PauseSchedule => [O, O, O, X, X],
             Verb::CreateTube | Verb::AlterTube | Verb::NameTube | Verb::DropTube => [O, O, O, O, X],
             Verb::ConfigureSessions | Verb::ConfigureSemaphore => [O, O, O, O, X],
-            Verb::SetSchedule | Verb::ShowAudit | Verb::RunServer => [O, O, O, O, X],
+            Verb::SetSchedule | Verb::ShowAudit | Verb::Backup => [O, O, O, O, X],
+            Verb::RunServer => [O, O, O, O, X],
         }
     }
 
     /// Whether a request with this verb gets an audit entry, whichever role its user has: it changes
-    /// what operators and administrators are responsible for. The work of producers and consumers,
+    /// what operators and administrators are responsible for, or shows everything. The work of producers and consumers,
     /// requests that only look, and what servers do by themselves get none.
     pub const fn is_audited(self) -> bool {
         use AccessVerb as Verb;
@@ -198,6 +202,7 @@ impl AccessVerb {
             Verb::PauseTube | Verb::CreateTube | Verb::AlterTube | Verb::NameTube => true,
             Verb::DropTube | Verb::ConfigureSessions | Verb::ConfigureSemaphore => true,
             Verb::PauseSchedule | Verb::SetSchedule | Verb::RunSchedule => true,
+            Verb::Backup => true,
         }
     }
 
@@ -235,6 +240,7 @@ impl AccessVerb {
             AccessVerb::SetSchedule => "change a schedule",
             AccessVerb::RunSchedule => "run a schedule",
             AccessVerb::ShowAudit => "show the audit entries",
+            AccessVerb::Backup => "make backups",
             AccessVerb::RunServer => "use this endpoint",
         }
     }
@@ -371,6 +377,7 @@ mod tests {
             Verb::PauseSchedule,
             Verb::SetSchedule,
             Verb::RunSchedule,
+            Verb::Backup,
         ];
         let other = [
             Verb::ShowTube,

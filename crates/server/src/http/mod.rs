@@ -1,6 +1,7 @@
 //! The HTTP endpoints of the server and their handlers.
 
 mod audit;
+mod backup;
 mod described;
 mod error;
 mod estimates;
@@ -79,6 +80,7 @@ pub(crate) fn routes() -> Vec<Route> {
         services::routes(),
         session::routes(),
         audit::routes(),
+        backup::routes(),
     ];
     groups.into_iter().flatten().collect()
 }

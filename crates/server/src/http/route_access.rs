@@ -47,6 +47,7 @@ pub(crate) fn access_of(operation: &str) -> Option<RouteAccess> {
         "show_session" | "sign_out" => Admitted,
         "metrics" | "manager" | "services" => All(Verb::ShowServer),
         "audit" => All(Verb::ShowAudit),
+        "backup" => All(Verb::Backup),
         "list_tubes" | "show_tube" | "stats" | "series" | "consumers" | "positions" => {
             Any(&[Verb::ShowTube])
         }

@@ -117,6 +117,9 @@ pub const CAPABILITIES: Capabilities = Capabilities {
         ),
         ("the disk fails", "what the database's backups and standbys do not have"),
     ],
+    instead_of_backup: Some(
+        "the backups of PostgreSQL (pg_dump, pg_basebackup), or `taskyard copy`",
+    ),
     ..Capabilities::plain("postgres")
 };
 

@@ -85,6 +85,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
         ("the database fails over", "what the replica had not received, unless `wait=N` is set"),
         ("the disk fails", "what replicas and backups of Redis do not have"),
     ],
+    instead_of_backup: Some("the backups of Redis (BGSAVE), or `taskyard copy`"),
     ..Capabilities::plain("redis")
 };
 

@@ -11,9 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rusqlite::Connection;
+use taskyard_core::limits::BACKUP_LOG_PART;
 use taskyard_core::{Error, KeyChange};
 
 use super::background::{BackgroundThread, BackgroundWork};
+use super::backup::{BackupSlot, log_too_long};
 use super::checkpoint::Checkpointer;
 use super::codec::Head;
 use super::platform::Platform;
@@ -42,6 +44,7 @@ pub(super) struct Database {
     pub head: Head,
     pub checkpointer: Checkpointer,
     pub seal: Arc<Seal>,
+    pub backups: Arc<BackupSlot>,
 }
 
 impl Database {
@@ -210,7 +213,11 @@ impl ApplierState {
             tracing::warn!(%error, "cannot write the seal file");
         }
         self.applied.store(head.batch, Ordering::Release);
-        let Database { db, checkpointer, .. } = database;
+        let Database { db, checkpointer, backups, .. } = database;
+        if checkpointer.is_filled_by(BACKUP_LOG_PART) {
+            // Long before writes are refused.
+            backups.end(log_too_long());
+        }
         checkpointer.after_commit(db, &self.refusal);
     }
 

@@ -155,6 +155,11 @@ impl Checkpointer {
         u64::from(self.pages.load(Ordering::Relaxed).unsigned_abs()) * FRAME_BYTES
     }
 
+    /// Whether the log has at least one part in so many of its maximum.
+    pub fn is_filled_by(&self, part: i32) -> bool {
+        self.pages.load(Ordering::Relaxed) >= self.pages_max / part
+    }
+
     /// A warning if the log has become long.
     pub fn warning(&self) -> Option<String> {
         if self.pages.load(Ordering::Relaxed) < self.pages_max / WARN_PART {

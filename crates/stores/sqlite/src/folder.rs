@@ -132,6 +132,11 @@ fn create(folder: &DataFolder) -> Result<(), OpenError> {
 
 /// Creates an empty database under another name, so that a crash does not leave an incomplete one.
 pub(super) fn create_draft(folder: &DataFolder) -> Result<Connection, OpenError> {
+    create_draft_of(folder, MIGRATIONS.len())
+}
+
+/// The same of an older format.
+pub(super) fn create_draft_of(folder: &DataFolder, format: usize) -> Result<Connection, OpenError> {
     let platform = folder.platform();
     _ = platform.remove(&draft(folder));
     _ = platform.remove(&folder.join("taskyard.db.new-journal"));
@@ -141,10 +146,10 @@ pub(super) fn create_draft(folder: &DataFolder) -> Result<Connection, OpenError>
         let mut db = open_database(folder, &draft(folder), OpenFlags::default())?;
         let tx = db.transaction()?;
         tx.pragma_update(None, "application_id", APPLICATION_ID)?;
-        for migration in MIGRATIONS {
+        for migration in &MIGRATIONS[..format] {
             tx.execute_batch(migration)?;
         }
-        tx.pragma_update(None, "user_version", MIGRATIONS.len() as i64)?;
+        tx.pragma_update(None, "user_version", format as i64)?;
         Head::default().write(&tx)?;
         tx.commit()?;
         Ok(db)
@@ -387,6 +392,12 @@ fn read_tasks(db: &Connection, format: i64, machine: &mut Machine) -> Result<Hea
         }
     }
     Ok(found)
+}
+
+/// Makes the name of a folder durable.
+pub(super) fn sync_parent(folder: &Path) -> io::Result<()> {
+    let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
+    std::fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 pub(super) fn damaged(folder: &Path, what: &str) -> OpenError {

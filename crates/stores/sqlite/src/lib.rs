@@ -7,11 +7,13 @@
 //!
 //! `folder` opens a store, `check` verifies its files, `writer` commits, `budget` decides which payloads are
 //! in memory, `reader` loads the others, `checkpoint` keeps the log short, `codec` encodes the rows,
+//! `backup` reads everything at one moment for a file, and restores it,
 //! `pace` stores retry policies, rate limits and schedules, `salvage` recovers intact rows of a damaged database. Batches that only change tasks are written to the
 //! `journal` first; `applier` applies them to the database. Files, clock and threads come from a `platform`.
 
 mod applier;
 mod background;
+pub mod backup;
 mod budget;
 mod check;
 mod checkpoint;
@@ -48,10 +50,11 @@ use taskyard_core::{
 
 use taskyard_store::{
     BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, OpenOptions, Pending,
-    Store, StoreHealth, StoreTime, Unloaded,
+    Store, StoreBackup, StoreHealth, StoreTime, Unloaded,
 };
 
 pub use background::{BackgroundThread, BackgroundWork};
+use backup::{BackupSlot, Snapshot};
 use budget::Budget;
 use generation::Generations;
 use lock::FolderLock;
@@ -65,6 +68,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     durable: true,
     exports: true,
     imports: true,
+    instead_of_backup: None,
     semaphores: true,
     gates: true,
     keys: true,
@@ -93,6 +97,8 @@ pub struct SqliteStore {
     // released.
     reader: BodyReader,
     generations: Generations,
+    folder: DataFolder,
+    backups: Arc<BackupSlot>,
     state: Mutex<State>,
 }
 
@@ -130,7 +136,8 @@ impl SqliteStore {
     ) -> Result<SqliteStore, OpenError> {
         let folder = DataFolder::new(folder, platform);
         let mut open = folder::open(&folder, options)?;
-        let writer = Writer::start(&folder, open.db, open.writer_state)?;
+        let backups = Arc::new(BackupSlot::default());
+        let writer = Writer::start(&folder, open.db, open.writer_state, backups.clone())?;
         let reader = BodyReader::start(&folder)?;
         open.lock.watch()?;
         let generations = Generations::default();
@@ -144,7 +151,7 @@ impl SqliteStore {
             lock: Some(open.lock),
             latest_write: None,
         };
-        Ok(SqliteStore { reader, generations, state: Mutex::new(state) })
+        Ok(SqliteStore { reader, generations, folder, backups, state: Mutex::new(state) })
     }
 
     /// Makes a later commit or checkpoint fail, for tests.
@@ -204,6 +211,14 @@ impl SqliteStore {
         bodies
     }
 
+    /// Releases taken tasks and the folder, after a running backup was ended.
+    fn close_now(&self) -> Result<(), Error> {
+        // Before the lock of the folder is released: no thread may read then.
+        self.reader.stop();
+        self.backups.close();
+        self.state().close()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -251,11 +266,22 @@ impl Store for SqliteStore {
         Box::pin(ready(self.state().import(now, part)))
     }
 
+    fn backup(&self, now: Timestamp) -> Result<Box<dyn StoreBackup>, Error> {
+        let (applier, at) = {
+            let state = self.state();
+            if state.lock.is_none() {
+                return Err(Error::ShuttingDown);
+            }
+            let wall =
+                Timestamp::from_micros(now.as_micros().saturating_add(state.machine.wall_ahead()));
+            (state.writer.applier(), (wall, state.writer.head.batch))
+        };
+        let snapshot = Snapshot::begin(&self.folder, &applier, self.backups.clone(), at)?;
+        Ok(Box::new(snapshot))
+    }
+
     fn close(&self) -> Pending<'_, Result<(), Error>> {
-        // Before the lock of the folder is released: no thread may read then.
-        self.reader.stop();
-        let closed = self.state().close();
-        Box::pin(ready(closed))
+        Box::pin(ready(self.close_now()))
     }
 }
 

@@ -17,7 +17,7 @@ const OTHERS: u32 = 0o077;
 /// The permissions of the group and of other users to write.
 const OTHERS_WRITE: u32 = 0o022;
 /// The prefix of the names of the store's files.
-const OURS: &str = "taskyard.";
+pub(super) const OURS: &str = "taskyard.";
 
 /// Creates the folder if it does not exist. Refuses it if other users can write to it or to a file of the
 /// store: they may have changed the data already; an empty one has no data. Otherwise removes the permissions of other users to read;

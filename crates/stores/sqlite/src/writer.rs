@@ -7,7 +7,8 @@ use rusqlite::Connection;
 use taskyard_core::semaphore::SemaphoreChanges;
 use taskyard_core::{Changes, Error, Machine};
 
-use super::applier::{Database, JournalApplier, roll_back};
+use super::applier::{ApplierState, Database, JournalApplier, roll_back};
+use super::backup::BackupSlot;
 use super::checkpoint::Checkpointer;
 use super::clock;
 use super::codec::{self, Head};
@@ -107,11 +108,12 @@ impl Writer {
         folder: &DataFolder,
         mut db: Connection,
         state: WriterState,
+        backups: Arc<BackupSlot>,
     ) -> Result<Writer, OpenError> {
         let refusal = WriteRefusal::default();
         let checkpointer = Checkpointer::start(folder, &mut db)?;
         let seal = Arc::new(state.seal);
-        let database = Database { db, head: state.head, checkpointer, seal: seal.clone() };
+        let database = Database { db, head: state.head, checkpointer, seal: seal.clone(), backups };
         let applier = JournalApplier::start(folder.platform().clone(), database, refusal.clone());
         let applier = applier.map_err(unavailable(folder))?;
         let mut writer = Writer {
@@ -151,6 +153,11 @@ impl Writer {
     /// The database, which may lack the newest batches.
     pub fn database(&self) -> MutexGuard<'_, Database> {
         self.applier.database()
+    }
+
+    /// What applies batches, for a backup.
+    pub fn applier(&self) -> Arc<ApplierState> {
+        self.applier.shared()
     }
 
     /// The number of the newest batch in the database.

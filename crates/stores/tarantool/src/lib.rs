@@ -167,6 +167,10 @@ impl Backend for Tarantool {
 /// Schemes of URLs: our own tubes, and those of an existing tarantool/queue.
 const OURS: &str = "tarantool";
 
+/// What to use instead of backups by the server.
+const INSTEAD_OF_BACKUP: Option<&str> =
+    Some("the backups of Tarantool (its snapshots and logs), or `taskyard copy`");
+
 /// The capabilities with Tarantool's default settings; `wal_mode = 'fsync'` makes it durable.
 pub const CAPABILITIES: Capabilities = Capabilities {
     shared: true,
@@ -194,6 +198,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
         ),
         ("the disk fails", "what replicas and backups of Tarantool do not have"),
     ],
+    instead_of_backup: INSTEAD_OF_BACKUP,
     ..Capabilities::plain("tarantool")
 };
 const ADAPTED: &str = "tarantool+queue";
@@ -203,6 +208,7 @@ const ADAPTED_CAPABILITIES: Capabilities = Capabilities {
     exports: true,
     wakes: CAPABILITIES.wakes,
     loses: CAPABILITIES.loses,
+    instead_of_backup: INSTEAD_OF_BACKUP,
     ..Capabilities::plain(ADAPTED)
 };
 

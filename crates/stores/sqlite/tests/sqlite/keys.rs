@@ -17,7 +17,7 @@ use crate::fixture::{
     run_at, take_now, try_open,
 };
 
-fn keyed(key: &str, payload: &[u8]) -> NewTask {
+pub fn keyed(key: &str, payload: &[u8]) -> NewTask {
     let mut request = KeyRequest::new(Key::new(key).expect("a good key"));
     request.held.unique_for = Span::from_secs(60);
     NewTask { key: Some(Box::new(request)), ..NewTask::new(Body::new(payload)) }

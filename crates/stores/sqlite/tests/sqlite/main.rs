@@ -6,6 +6,9 @@ mod fixture;
 mod suite;
 mod wall_clock;
 
+// Backups of stores in use, and what is refused as one.
+mod backup;
+mod backup_damage;
 // Processes killed at random times.
 mod crash;
 // Flipped bits, truncated and removed files.

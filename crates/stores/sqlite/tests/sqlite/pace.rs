@@ -27,7 +27,7 @@ fn task() -> NewTask {
     NewTask::new(Body::new(b"task"))
 }
 
-fn schedule(text: &str) -> StoredSchedule {
+pub fn schedule(text: &str) -> StoredSchedule {
     StoredSchedule {
         name: schedule_name(text),
         tube: name("mail"),
@@ -52,7 +52,7 @@ fn command(command: ScheduleCommand) -> Command {
     Command::Schedule(Box::new(command))
 }
 
-fn set(schedule: StoredSchedule) -> Command {
+pub fn set(schedule: StoredSchedule) -> Command {
     command(ScheduleCommand::Set { schedule, only_new: false, keep_paused: false })
 }
 

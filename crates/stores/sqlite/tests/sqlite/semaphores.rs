@@ -17,18 +17,18 @@ use crate::fixture::{NOW, close, create, fast_folder, must, open, random, run, t
 
 const TASKS: u64 = 12;
 
-fn key(text: &str) -> SemaphoreKey {
+pub fn key(text: &str) -> SemaphoreKey {
     SemaphoreKey::new(text).expect("a good key")
 }
 
-fn ask(store: &SqliteStore, command: SemaphoreCommand) -> SemaphoreReply {
+pub fn ask(store: &SqliteStore, command: SemaphoreCommand) -> SemaphoreReply {
     match must(store, Command::Semaphore(command)) {
         Reply::Semaphore(reply) => reply,
         other => panic!("{other:?}"),
     }
 }
 
-fn configure(text: &str, active: i64) -> SemaphoreCommand {
+pub fn configure(text: &str, active: i64) -> SemaphoreCommand {
     let change = Box::new(SemaphoreChange {
         lease: Some(Some(Span::from_secs(60))),
         ..SemaphoreChange::limits(active, active)
@@ -36,7 +36,7 @@ fn configure(text: &str, active: i64) -> SemaphoreCommand {
     SemaphoreCommand::Configure { key: key(text), change, only_new: false }
 }
 
-fn enqueue(text: &str, entries: &[(u64, f64)]) -> SemaphoreCommand {
+pub fn enqueue(text: &str, entries: &[(u64, f64)]) -> SemaphoreCommand {
     let item =
         |(task, priority): &(u64, f64)| EnqueueItem { task: TaskId(*task), priority: *priority };
     SemaphoreCommand::Enqueue { key: key(text), entries: entries.iter().map(item).collect() }

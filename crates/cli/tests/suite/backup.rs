@@ -1,0 +1,284 @@
+//! `backup` and `restore`, also when they, or the server, are killed.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::many::{TASKS, source};
+use crate::process::{Ran, Running, Serving, TOKEN, binary, http_post, run, token_file};
+
+/// A folder with a store of many tasks, and place for backups.
+struct BackupFolder {
+    folder: TempDir,
+}
+
+impl BackupFolder {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        source(&folder.path().join("data"));
+        BackupFolder { folder }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().expect("paths of tests are text").into()
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.folder.path().join(name).exists()
+    }
+
+    fn serve(&self) -> Serving {
+        Serving::folder(&self.folder.path().join("data"), &[])
+    }
+
+    fn restore(&self, file: &str, data: &str) -> Ran {
+        run(&["restore", &self.path(file), "--data", &self.path(data)])
+    }
+}
+
+/// The numbers of tasks that are ready and that exist.
+fn counts(serving: &Serving) -> (Value, Value) {
+    let stats = serving.run(&["tube", "show", "mail", "--json"]).json().remove(0);
+    let tasks = &stats["tasks"];
+    (tasks["ready"].clone(), tasks["total"].clone())
+}
+
+#[test]
+fn a_backup_of_a_used_server_is_restored() {
+    let folder = BackupFolder::new();
+    let serving = folder.serve();
+    let taken = serving.run(&["take", "mail", "--count", "3", "--json"]).json();
+    serving.run(&["ack", "mail", &format!("0:{}", taken[0]["lease"])]).good();
+    let (file, stop) = (folder.path("queue.backup"), AtomicBool::new(false));
+    let made = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let put = http_post(&serving.url, "/v1/tubes/other/put", r#"{"data":1}"#);
+                assert!(put.contains("200 OK"), "{put}");
+            }
+        });
+        let made = serving.run(&["backup", &file, "--json"]);
+        stop.store(true, Ordering::Relaxed);
+        made
+    });
+    let summary = made.json().remove(0);
+    assert!(summary["tasks"].as_u64() >= Some(TASKS as u64 - 1), "{summary}");
+    assert_eq!(summary["bytes"], fs::metadata(&file).expect("the file").len());
+    assert!(!folder.has("queue.backup.partial"));
+    let checked = run(&["restore", &file, "--check"]).good();
+    assert!(checked.contains("is intact: ") && checked.contains("sqlite:"), "{checked}");
+    let restored = folder.restore("queue.backup", "restored").good();
+    assert!(restored.starts_with("restored "), "{restored}");
+    drop(serving);
+    let serving = Serving::folder(Path::new(&folder.path("restored")), &[]);
+    // The taken ones are ready again.
+    assert_eq!(counts(&serving).0, TASKS - 1);
+    let again = serving.run(&["take", "mail", "--json"]).json();
+    assert_eq!(again[0]["id"], 1);
+    assert!(again[0]["lease"].as_u64() > taken[2]["lease"].as_u64());
+    let stale = format!("1:{}", taken[1]["lease"]);
+    serving.run(&["ack", "mail", &stale]).ends(5);
+}
+
+#[test]
+fn the_commands_of_the_document_work() {
+    let document = include_str!("../../../../docs/operating.md");
+    let section = document.split("\n## Backup and restore\n").nth(1).expect("the section");
+    let script = section.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next());
+    let folder = BackupFolder::new();
+    let serving = folder.serve();
+    let program = Path::new(env!("CARGO_BIN_EXE_taskyard")).parent().expect("a folder");
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-ec", script.expect("the commands")]).current_dir(folder.folder.path());
+    shell.env("PATH", format!("{}:/usr/bin:/bin", program.display()));
+    let output = shell.env("TASKYARD_URL", &serving.url).output().expect("a shell");
+    assert!(output.status.success(), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stdout);
+    for expected in ["backed up 40000 tasks", "queue.backup is intact: 40000", "restored 40000"] {
+        assert!(told.contains(expected), "{told}");
+    }
+    drop(serving);
+    let serving = Serving::folder(Path::new(&folder.path("restored")), &[]);
+    assert_eq!(counts(&serving).0, TASKS);
+}
+
+#[test]
+fn a_backup_goes_through_a_pipe() {
+    let folder = BackupFolder::new();
+    let serving = folder.serve();
+    let script = r#""$0" backup - | "$0" restore - --data "$1""#;
+    let program = env!("CARGO_BIN_EXE_taskyard");
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", script, program, &folder.path("restored")]);
+    shell.env("TASKYARD_URL", &serving.url);
+    let output = shell.output().expect("a shell");
+    assert!(output.status.success(), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("backed up 40000 tasks in 1 tube"), "{told}");
+    drop(serving);
+    let serving = Serving::folder(Path::new(&folder.path("restored")), &[]);
+    assert_eq!(counts(&serving).0, TASKS);
+}
+
+#[test]
+fn what_cannot_be_done_is_refused() {
+    let folder = BackupFolder::new();
+    let serving = folder.serve();
+    let file = folder.path("queue.backup");
+    serving.run(&["backup", &file]).good();
+    let told = serving.run(&["backup", &file]).ends(6);
+    assert!(
+        told.err.contains("exists; choose another name, or replace it with --force"),
+        "{told:?}"
+    );
+    let told = serving.run(&["backup", "--force", &file]).good();
+    assert!(told.starts_with("backed up 40000 tasks in 1 tube into "), "{told}");
+    let told = serving.run(&["backup", &folder.path("")]).ends(6);
+    assert!(told.err.contains("is not a file"), "{told:?}");
+    serving.run(&["backup", &folder.path("none/x")]).ends(1);
+    // A used folder, that of the server itself included.
+    let told = folder.restore("queue.backup", "data").ends(6);
+    assert!(told.err.contains("is not empty: it has taskyard."), "{told:?}");
+    fs::create_dir(folder.path("own")).expect("a folder");
+    fs::write(folder.path("own/notes"), "x").expect("a file");
+    let told = folder.restore("queue.backup", "own").ends(6);
+    assert!(told.err.contains("it has notes"), "{told:?}");
+    run(&["restore", &file]).ends(2);
+    // Damage, a cut, another file.
+    let intact = fs::read(&file).expect("the file");
+    for (bytes, expected) in [
+        (&intact[..intact.len() / 2], "it was cut, or the backup was not finished"),
+        (&[&intact[..], b"x"].concat(), "it is damaged at byte"),
+        (&b"SQLite format 3"[..], "it is not a backup of taskyard"),
+    ] {
+        fs::write(folder.path("bad"), bytes).expect("a file");
+        let told = folder.restore("bad", "new").ends(1);
+        assert!(told.err.contains("cannot restore ") && told.err.contains(expected), "{told:?}");
+        run(&["restore", &folder.path("bad"), "--check"]).ends(1);
+        assert!(!folder.has("new") && !folder.has("new.restoring"));
+    }
+    folder.restore("none", "new").ends(1);
+    run(&["backup", &file, "--force", "--url", "http://127.0.0.1:1"]).ends(7);
+    assert_eq!(fs::read(&file).expect("the file").len(), intact.len(), "it is still there");
+}
+
+#[test]
+fn only_administrators_make_backups_and_only_of_folders() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    let token = token_file(folder.path());
+    let serving = Serving::folder(&folder.path().join("data"), &["--token-file", &token]);
+    serving.run(&["backup", &path("a")]).ends(8);
+    assert!(!folder.path().join("a").exists() && !folder.path().join("a.partial").exists());
+    serving.run(&["backup", &path("a"), "--token-file", &token]).good();
+    let entries = serving.run(&["audit", "--json", "--token", TOKEN]).json();
+    assert_eq!((&entries[0]["action"], &entries[0]["outcome"]), (&"backup".into(), &"done".into()));
+    let mut command = binary();
+    command.args(["serve", "--store", "memory:", "--http", "127.0.0.1:0", "--iproto", "off"]);
+    let serving = Serving::start(&mut command);
+    let told = serving.run(&["backup", &path("b")]).ends(6);
+    assert!(
+        told.err.contains("makes no backups of the memory store; use `serve --data DIR`"),
+        "{told:?}"
+    );
+}
+
+/// Starts a command and kills it when `is_time`, unless it ends before.
+fn kill_when(args: &[&str], url: &str, mut is_time: impl FnMut() -> bool) {
+    let running = Running::start(binary().args(args).env("TASKYARD_URL", url));
+    while !is_time() {
+        thread::yield_now();
+    }
+    running.signal("KILL");
+}
+
+fn length(path: &str) -> u64 {
+    fs::metadata(path).map_or(0, |about| about.len())
+}
+
+#[test]
+fn a_killed_backup_leaves_no_file_and_does_not_block_the_next() {
+    let folder = BackupFolder::new();
+    let serving = folder.serve();
+    let (file, partial) = (folder.path("queue.backup"), folder.path("queue.backup.partial"));
+    for bytes in [0, 1, 600_000] {
+        let is_time = || length(&partial) >= bytes || folder.has("queue.backup");
+        kill_when(&["backup", &file], &serving.url, is_time);
+        if folder.has("queue.backup") {
+            // It was faster.
+            run(&["restore", &file, "--check"]).good();
+            fs::remove_file(&file).expect("it is there");
+        }
+        // The server may not have noticed yet that the client is gone.
+        let made = loop {
+            let made = serving.run(&["backup", &file]);
+            if made.exit == 0 {
+                break made.good();
+            }
+            assert!(made.err.contains("another backup of this server is running"), "{made:?}");
+        };
+        assert!(made.starts_with("backed up 40000 tasks"), "{made}");
+        assert!(!folder.has("queue.backup.partial"));
+        run(&["restore", &file, "--check"]).good();
+        fs::remove_file(&file).expect("it is there");
+    }
+}
+
+#[test]
+fn a_server_killed_during_a_backup_leaves_no_backup() {
+    let folder = BackupFolder::new();
+    let (file, partial) = (folder.path("queue.backup"), folder.path("queue.backup.partial"));
+    for bytes in [1, 600_000] {
+        let serving = folder.serve();
+        let backup =
+            Running::start(binary().args(["backup", &file]).env("TASKYARD_URL", &serving.url));
+        while length(&partial) < bytes && !folder.has("queue.backup") {
+            thread::yield_now();
+        }
+        serving.signal("KILL");
+        let ended = backup.ended();
+        if ended.exit == 0 {
+            // It was faster.
+            run(&["restore", &file, "--check"]).good();
+            fs::remove_file(&file).expect("it is there");
+        } else {
+            assert!(ended.err.contains("no backup in "), "{ended:?}");
+        }
+        assert!(!folder.has("queue.backup") && !folder.has("queue.backup.partial"));
+    }
+    let serving = folder.serve();
+    assert_eq!(counts(&serving).0, TASKS);
+}
+
+#[test]
+fn a_killed_restore_leaves_nothing_or_everything() {
+    let folder = BackupFolder::new();
+    let serving = folder.serve();
+    let file = folder.path("queue.backup");
+    serving.run(&["backup", &file]).good();
+    let (data, draft) = (folder.path("new"), folder.path("new.restoring/taskyard.db.new"));
+    let opened = folder.path("new.restoring/taskyard.seal");
+    for moment in 0..4 {
+        let is_time = || match moment {
+            0 => folder.has("new.restoring"),
+            1 => length(&draft) > 0,
+            2 => length(&draft) > 500_000,
+            _ => length(&opened) > 0,
+        };
+        kill_when(&["restore", &file, "--data", &data], "", || is_time() || folder.has("new"));
+        if folder.has("new") {
+            let restored = Serving::folder(Path::new(&data), &[]);
+            assert_eq!(counts(&restored).0, TASKS);
+            drop(restored);
+            fs::remove_dir_all(&data).expect("it is there");
+        }
+    }
+    folder.restore("queue.backup", "new").good();
+    assert!(!folder.has("new.restoring"), "nothing is left of the way");
+    let restored = Serving::folder(Path::new(&data), &[]);
+    assert_eq!(counts(&restored).0, TASKS);
+}
