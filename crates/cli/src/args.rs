@@ -6,6 +6,7 @@ use crate::actions::RetryArgs;
 use crate::audit::AuditArgs;
 use crate::bench::BenchArgs;
 use crate::completions::CompletionsArgs;
+use crate::config::ConfigArgs;
 use crate::contract::ContractArgs;
 use crate::copy::CopyArgs;
 use crate::delete::DeleteArgs;
@@ -71,6 +72,8 @@ pub struct Cli {
 pub enum Verb {
     /// Run the server; by default it stores tasks in a folder of this machine.
     Serve(Box<ServeArgs>),
+    /// Check and write the configuration file of a server.
+    Config(ConfigArgs),
     /// Upgrade the schema of a database to this version.
     Migrate(MigrateArgs),
     /// Copy tubes with their tasks, and semaphores, from one store to another.
@@ -138,6 +141,10 @@ pub enum Verb {
     Bench(BenchArgs),
     /// Print the completion script of a shell.
     Completions(CompletionsArgs),
+    /// Write the manual pages of all commands into a folder.
+    #[cfg(feature = "man")]
+    #[command(hide = true)]
+    Man(crate::man::ManArgs),
 }
 
 const ACK_EXAMPLES: &str = "\

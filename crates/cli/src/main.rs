@@ -11,6 +11,7 @@ mod args;
 mod audit;
 mod bench;
 mod completions;
+mod config;
 mod contract;
 mod copy;
 mod delete;
@@ -18,6 +19,8 @@ mod filter;
 mod finish;
 mod health;
 mod kick;
+#[cfg(feature = "man")]
+mod man;
 mod manager;
 mod migrate;
 mod peek;
@@ -56,6 +59,7 @@ mod peers;
 mod progress;
 mod secret_file;
 mod service_manager;
+mod settings;
 mod sparkline;
 mod table;
 mod tls;
@@ -64,9 +68,9 @@ mod users_file;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use taskyard_wire::Exit;
 
-use args::{Cli, Verb};
+use args::Verb;
 
 /// Tasks are often allocated on one thread and freed on another, which this allocator handles faster than the system's.
 #[global_allocator]
@@ -77,8 +81,14 @@ fn main() -> ExitCode {
     if let Some(end) = taskyard_pool::backend::run_as_sandbox_init() {
         return end;
     }
-    let done = match Cli::parse().verb {
+    let done = settings::parse_command_line().and_then(|cli| run(cli.verb));
+    done.unwrap_or_else(|error| failure::report(&error)).into()
+}
+
+fn run(verb: Verb) -> anyhow::Result<Exit> {
+    match verb {
         Verb::Serve(args) => serve::run(*args),
+        Verb::Config(args) => config::run(args),
         Verb::Migrate(args) => migrate::run(args),
         Verb::Copy(args) => copy::run(args),
         Verb::Put(args) => put::run(args),
@@ -112,6 +122,7 @@ fn main() -> ExitCode {
         Verb::User(args) => user::run(args),
         Verb::Bench(args) => bench::run(args),
         Verb::Completions(args) => completions::run(args),
-    };
-    done.unwrap_or_else(|error| failure::report(&error)).into()
+        #[cfg(feature = "man")]
+        Verb::Man(args) => man::run(args),
+    }
 }

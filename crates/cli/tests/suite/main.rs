@@ -3,6 +3,7 @@
 mod audit;
 mod bench;
 mod cli_page;
+mod config;
 mod contract;
 mod copy;
 mod crash;

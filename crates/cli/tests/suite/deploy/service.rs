@@ -133,11 +133,12 @@ impl Machine {
         write_secret(&etc.join("pool-token"), TOKEN);
         fs::write(etc.join("pool.yaml"), POOL).unwrap();
         let options = format!("TASKYARD_OPTIONS=--http 127.0.0.1:{port}");
-        let audit = |name: &str| format!("--audit /var/log/{name}/audit.jsonl");
-        let pool_options = format!("{options} {}", audit("taskyard-pool"));
+        let pool_options = format!("{options} --audit /var/log/taskyard-pool/audit.jsonl");
         fs::write(etc.join("pool-options"), pool_options).unwrap();
-        let users = "--iproto off --users /etc/taskyard/users.toml";
-        fs::write(etc.join("options"), format!("{options} {users} {}", audit("taskyard"))).unwrap();
+        let settings = deploy_file("systemd/taskyard.yaml")
+            .replace("http: 127.0.0.1:7070", &format!("http: 127.0.0.1:{port}"));
+        let settings = settings + "users: users.toml\naudit: /var/log/taskyard/audit.jsonl\n";
+        fs::write(etc.join("taskyard.yaml"), settings).unwrap();
         add_user(folder.path(), "ann");
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/deploy/boot.sh");
         let mut boot = Command::new("sh");
