@@ -18,7 +18,7 @@ impl ServeArgs {
     /// Everything that would keep a server with these arguments from starting, as far as that is visible without a start.
     pub fn problems(&self) -> Vec<String> {
         let checks: [Check; 9] = [
-            |args| Ok(args.check_limits()?),
+            Self::check_limits,
             |args| args.access.without_audit().map(drop),
             |args| args.iproto.config(&args.access.tls).map(drop),
             |args| Ok(args.events_tube.as_deref().map(TubeName::new).transpose().map(drop)?),

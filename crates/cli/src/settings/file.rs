@@ -131,12 +131,12 @@ impl<'a> FileReader<'a> {
                 self.problems.push(self.about(line, key, &what));
             }
         }
-        let values = values.into_iter().map(|value| self.from_here(key, value)).collect();
+        let values = values.into_iter().map(|value| self.beside_file(key, value)).collect();
         self.settings.push(Setting { key: key.clone(), values, origin: Origin::File { line } });
     }
 
-    /// A relative path starts at the folder of the file.
-    fn from_here(&self, key: &SettingKey, value: String) -> String {
+    /// A value, in which a relative path starts at the folder of the file.
+    fn beside_file(&self, key: &SettingKey, value: String) -> String {
         let folder = self.path.parent().unwrap_or(Path::new(""));
         let (scheme, path) = match value.strip_prefix("sqlite:").filter(|_| key.name() == "store") {
             Some(path) => ("sqlite:", path),

@@ -44,19 +44,19 @@ fn can_install() -> bool {
 }
 
 /// Packages of the program that is tested.
-struct Packages {
+pub struct Packages {
     folder: TempDir,
 }
 
 impl Packages {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         write_pages(&folder.path().join("man"));
         Packages { folder }
     }
 
     /// Builds the package of a version into a folder of this name.
-    fn build(&self, version: &str, name: &str) -> PathBuf {
+    pub fn build(&self, version: &str, name: &str) -> PathBuf {
         let output = self.folder.path().join(name);
         let mut build = Command::new("sh");
         build.arg(Path::new(FILES).join("package/build.sh"));
