@@ -12,10 +12,10 @@ use taskyard_wire::Exit;
 /// The arguments of `config`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The file is YAML. Its keys are the names of the options of `serve` without dashes in front: strict-tubes:
-true is --strict-tubes. Options that may be repeated take a list. A relative path starts at the folder of
-the file. An option on the command line replaces a variable (TASKYARD_STRICT_TUBES=false), a variable
-replaces the file, and what is set nowhere has its default.
+The file is YAML. Its keys are the names of the options of `serve` without dashes in front:
+`strict-tubes: true` is --strict-tubes. Options that may be repeated take a list. A relative path
+starts at the folder of the file. An option on the command line replaces a variable
+(TASKYARD_STRICT_TUBES=false), and a variable replaces the file.
 
 Examples:
   taskyard config show > taskyard.yaml          all settings as comments, with their defaults
@@ -35,8 +35,8 @@ Examples:
   taskyard config check taskyard.yaml --http 0.0.0.0:7070    with an option of serve
   taskyard config check taskyard.yaml --json | jq .problems
 
-Tokens and passwords are not shown. Variables are those of the caller. No database is asked. The exit code is 2 if a server would not
-start with this configuration.")]
+Tokens and passwords are not shown. Variables are those of the caller. No database is asked.
+The exit code is 2 if a server would not start with this configuration.")]
     Check(ConfigCheckArgs),
     /// Print a configuration file with all settings and their defaults as comments; given options are set in it.
     #[command(after_help = "\

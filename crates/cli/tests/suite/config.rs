@@ -163,10 +163,10 @@ fn no_secret_is_printed() {
 fn the_shown_file_has_all_settings() {
     let shown = run(&["config", "show"]).good();
     let help = run(&["serve", "--help"]).good();
-    let flags = help.lines().filter_map(|line| line.trim_start().strip_prefix("--"));
+    let flags = help.lines().filter_map(|line| line.strip_prefix("      --"));
     let names: Vec<_> = flags.filter_map(|rest| rest.split([' ', '\n']).next()).collect();
     assert!(names.len() > 30);
-    for name in names.iter().filter(|name| !["config", "help"].contains(name)) {
+    for name in names.iter().filter(|name| **name != "config") {
         assert!(shown.contains(&format!("\n#{name}: ")), "{name}: {shown}");
     }
     // The defaults, as they are written, are what a server without the file has.
@@ -176,7 +176,10 @@ fn the_shown_file_has_all_settings() {
             && !line.starts_with("# ")
             && value.chars().any(|c| !c.is_ascii_uppercase() && c != '|')
     };
-    let set: Vec<_> = shown.lines().filter(has_default).map(|line| &line[1..]).collect();
+    // One is the size of another setting, which has no default, and one has no fixed default.
+    let is_alone = |line: &&str| !line.starts_with("#record-max") && !line.contains("ADDR|off");
+    let set = shown.lines().filter(has_default).filter(is_alone);
+    let set: Vec<_> = set.map(|line| &line[1..]).collect();
     assert!(set.contains(&"http: 127.0.0.1:7070") && set.contains(&"contract: []"), "{set:?}");
     let config = ConfigFolder::new(&(set.join("\n") + "\n"));
     let settings = config.check(&["--json"]).json()[0]["settings"].clone();

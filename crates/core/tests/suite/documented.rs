@@ -102,7 +102,10 @@ fn the_limits_of_other_pages_are_those_of_the_code() {
             thousands(PAGE_SESSIONS_MAX)
         ),
         format!("`GET /v1/audit` | {} |", thousands(AUDIT_ENTRIES_MAX)),
+        format!("| {AUDIT_TEXT_BYTES_MAX} bytes, then it is cut |"),
+        format!("| a line of the file | {} KiB;", AUDIT_LINE_BYTES_MAX >> 10),
         format!("| entries that wait to be written | {} |", thousands(AUDIT_WAITING_MAX)),
+        format!("for each user | {AUDIT_REFUSED_PER_MINUTE_MAX} a minute;"),
     ];
     said("docs/security.md", include_str!("../../../../docs/security.md"), &texts);
     let texts = [
