@@ -4,6 +4,7 @@
 //! [`test`] (what CI runs), then [`tidy`] (what a program can check about the sources).
 
 mod bench;
+mod debian_package;
 mod docs;
 mod fixtures;
 mod fuzz;
@@ -36,8 +37,10 @@ Commands for working on Taskyard.
   cargo xtask tools                install what the tests use and print the variables to run one test directly:
                                    eval \"$(cargo xtask tools)\" && cargo test -p taskyard-server
   cargo xtask bench [ARGS]         build for speed, install other queues, and measure them and Taskyard (--help lists the parts)
-  cargo xtask docs                 write the generated files anew: docs/stores.md, docs/cli.md and
-                                   crates/server/openapi.json
+  cargo xtask package              build for release and make a Debian package, a tarball and checksums in target/dist;
+                                   --program FILE packs a program that is built already, --version V names another version
+  cargo xtask docs                 write the generated files anew: docs/stores.md, docs/cli.md,
+                                   deploy/systemd/taskyard.yaml and crates/server/openapi.json
   cargo xtask fuzz [SECONDS]       run each fuzz target for 60 seconds or the given number
 
 Debian packages are installed only for root; otherwise the command to install them is printed.
@@ -55,6 +58,7 @@ enum Subcommand {
     Bench(Vec<String>),
     Fuzz { seconds: u64 },
     Docs,
+    Package(debian_package::PackageOptions),
 }
 
 fn main() -> ExitCode {
@@ -76,6 +80,7 @@ fn main() -> ExitCode {
         Ok(Subcommand::Bench(args)) => bench::run(&args),
         Ok(Subcommand::Fuzz { seconds }) => fuzz::run(seconds),
         Ok(Subcommand::Docs) => docs::run(),
+        Ok(Subcommand::Package(options)) => debian_package::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -104,6 +109,7 @@ fn parse(args: &[String]) -> Result<Subcommand, String> {
         },
         "tools" if rest.is_empty() => Ok(Subcommand::Tools),
         "tools" => Err(format!("`tools` takes no arguments, not `{}`", rest.join(" "))),
+        "package" => debian_package::PackageOptions::parse(rest).map(Subcommand::Package),
         "docs" if rest.is_empty() => Ok(Subcommand::Docs),
         "docs" => Err(format!("`docs` takes no arguments, not `{}`", rest.join(" "))),
         "bench" => Ok(Subcommand::Bench(rest.to_vec())),
@@ -144,6 +150,7 @@ mod tests {
             "tidy --fast",
             "tools now",
             "docs now",
+            "package now",
             "test --embeded",
             "test one two",
             "storm",

@@ -48,6 +48,14 @@ pub struct AccessArgs {
 impl AccessArgs {
     /// The configuration of a server with these options, and the file of its users.
     pub fn config(&self) -> anyhow::Result<(Config, Option<UsersFile>)> {
+        let (config, users_file) = self.without_audit()?;
+        let audit = self.audit.as_deref().map(AuditFile::open).transpose();
+        let audit = audit.map_err(|error| UsageError(error.to_string()))?;
+        Ok((Config { audit, ..config }, users_file))
+    }
+
+    /// The same without the audit file, which would be created.
+    pub fn without_audit(&self) -> anyhow::Result<(Config, Option<UsersFile>)> {
         let token = self.token()?;
         let open = |path| UsersFile::open(path, UsersFormat::Toml);
         let (users, users_file) = self.users.as_deref().map(open).transpose()?.unzip();
@@ -56,10 +64,14 @@ impl AccessArgs {
         if is_open && !self.http.ip().is_loopback() {
             self.warn_open(self.http, "a token");
         }
-        let audit = self.audit.as_deref().map(AuditFile::open).transpose();
-        let audit = audit.map_err(|error| UsageError(error.to_string()))?;
         let (insecure, tls) = (self.insecure, self.tls.http()?);
-        Ok((Config { audit, token, users, insecure, tls, ..Config::new(self.http) }, users_file))
+        Ok((Config { token, users, insecure, tls, ..Config::new(self.http) }, users_file))
+    }
+
+    /// Checks the audit file without creating it.
+    pub fn check_audit(&self) -> anyhow::Result<()> {
+        let checked = self.audit.as_deref().map_or(Ok(()), AuditFile::check);
+        Ok(checked.map_err(|error| UsageError(error.to_string()))?)
     }
 
     /// Warns of an address that other machines can reach, if that is allowed; otherwise the server does not start.

@@ -7,6 +7,7 @@ use crate::audit::AuditArgs;
 use crate::backup::BackupArgs;
 use crate::bench::BenchArgs;
 use crate::completions::CompletionsArgs;
+use crate::config::ConfigArgs;
 use crate::contract::ContractArgs;
 use crate::copy::CopyArgs;
 use crate::delete::DeleteArgs;
@@ -76,6 +77,8 @@ pub enum Verb {
     Serve(Box<ServeArgs>),
     /// Start a server in memory with a lively example, to look around.
     Demo(DemoArgs),
+    /// Check and write the configuration file of a server.
+    Config(ConfigArgs),
     /// Upgrade the schema of a database to this version.
     Migrate(MigrateArgs),
     /// Copy tubes with their tasks, and semaphores, from one store to another.
@@ -147,6 +150,10 @@ pub enum Verb {
     Bench(BenchArgs),
     /// Print the completion script of a shell.
     Completions(CompletionsArgs),
+    /// Write the manual pages of all commands into a folder.
+    #[cfg(feature = "man")]
+    #[command(hide = true)]
+    Man(crate::man::ManArgs),
 }
 
 const ACK_EXAMPLES: &str = "\

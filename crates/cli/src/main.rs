@@ -12,6 +12,7 @@ mod audit;
 mod backup;
 mod bench;
 mod completions;
+mod config;
 mod contract;
 mod copy;
 mod delete;
@@ -20,6 +21,8 @@ mod filter;
 mod finish;
 mod health;
 mod kick;
+#[cfg(feature = "man")]
+mod man;
 mod manager;
 mod migrate;
 mod peek;
@@ -59,6 +62,7 @@ mod peers;
 mod progress;
 mod secret_file;
 mod service_manager;
+mod settings;
 mod sparkline;
 mod table;
 mod tls;
@@ -67,9 +71,9 @@ mod users_file;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use taskyard_wire::Exit;
 
-use args::{Cli, Verb};
+use args::Verb;
 
 /// Tasks are often allocated on one thread and freed on another, which this allocator handles faster than the system's.
 #[global_allocator]
@@ -80,9 +84,15 @@ fn main() -> ExitCode {
     if let Some(end) = taskyard_pool::backend::run_as_sandbox_init() {
         return end;
     }
-    let done = match Cli::parse().verb {
+    let done = settings::parse_command_line().and_then(|cli| run(cli.verb));
+    done.unwrap_or_else(|error| failure::report(&error)).into()
+}
+
+fn run(verb: Verb) -> anyhow::Result<Exit> {
+    match verb {
         Verb::Serve(args) => serve::run(*args),
         Verb::Demo(args) => demo::run(args),
+        Verb::Config(args) => config::run(args),
         Verb::Migrate(args) => migrate::run(args),
         Verb::Copy(args) => copy::run(args),
         Verb::Backup(args) => backup::run(args),
@@ -118,6 +128,7 @@ fn main() -> ExitCode {
         Verb::User(args) => user::run(args),
         Verb::Bench(args) => bench::run(args),
         Verb::Completions(args) => completions::run(args),
-    };
-    done.unwrap_or_else(|error| failure::report(&error)).into()
+        #[cfg(feature = "man")]
+        Verb::Man(args) => man::run(args),
+    }
 }

@@ -22,7 +22,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 pub struct PeerArgs {
     /// URL of another server of the same store: the dashboard, workers and top add what it saw. May be repeated, at most 32
     /// times; naming this server itself does no harm.
-    #[arg(long, value_name = "URL", value_parser = with_scheme)]
+    #[arg(long, value_name = "URL", value_parser = with_scheme, hide_env_values = true)]
     peer: Vec<String>,
     /// Read the token for the peers from this file, which other users of this machine must not be able to read: that of a
     /// user with the role read for all names.

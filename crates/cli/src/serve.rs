@@ -1,5 +1,7 @@
 //! `serve`: runs the server.
 
+mod check;
+
 use std::io::IsTerminal;
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -55,10 +57,18 @@ Examples:
   taskyard serve --sql tasks.json --database postgres://db/postgres
   taskyard serve --contract queues.yaml            refuse puts that its workers cannot decode
   taskyard serve --record monday.trace             for: taskyard simulate monday.trace
+  taskyard serve --config taskyard.yaml            settings in a file; see taskyard config --help
+
+Each option can also be set by a variable, TASKYARD_ and its name in capitals (TASKYARD_HTTP,
+TASKYARD_TLS_CERT), or in the file of --config. An option on the command line replaces a variable,
+and a variable replaces the file.
 
 Ctrl-C or SIGTERM stops the server; everything that was acknowledged is on disk.
 TASKYARD_LOG=debug logs more.")]
 pub struct ServeArgs {
+    /// Read settings from this YAML file, whose keys are the names of these options; to write one: taskyard config show.
+    #[arg(long, value_name = "FILE", env = "TASKYARD_CONFIG")]
+    pub config: Option<PathBuf>,
     /// The folder in which tasks are stored; the same as --store sqlite:DIR.
     #[arg(long, value_name = "DIR", default_value = "taskyard-data", conflicts_with = "store")]
     data: PathBuf,
@@ -113,7 +123,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     pool: Option<PathBuf>,
     /// Run only the gateway of the pool; it finds schedulers and backends through this Redis.
-    #[arg(long, value_name = "URL", requires = "pool")]
+    #[arg(long, value_name = "URL", requires = "pool", hide_env_values = true)]
     pool_redis: Option<String>,
     /// Connect only to backends of the pool with TLS and a certificate of the authority in this PEM file.
     #[arg(long, value_name = "FILE", requires = "pool_redis")]
@@ -266,16 +276,29 @@ pub fn runtime() -> io::Result<Runtime> {
 
 impl ServeArgs {
     fn config(&self) -> anyhow::Result<(Config, Option<UsersFile>)> {
+        self.check_limits()?;
+        self.config_with(self.access.config()?)
+    }
+
+    /// Refuses what no other check sees before the server starts.
+    fn check_limits(&self) -> anyhow::Result<()> {
         if self.payload_max.0 > PAYLOAD_BYTES_MAX {
             let most = Size(PAYLOAD_BYTES_MAX);
             return Err(
                 UsageError(format!("--payload-max is more than the maximum of {most}")).into()
             );
         }
-        if let Some(file) = self.record.as_ref().filter(|file| file.exists()) {
-            return Err(CreateError::Exists(file.clone()).into());
+        match self.record.as_ref().filter(|file| file.exists()) {
+            Some(file) => Err(CreateError::Exists(file.clone()).into()),
+            None => Ok(()),
         }
-        let (access, users_file) = self.access.config()?;
+    }
+
+    /// The configuration with these options for access.
+    fn config_with(
+        &self,
+        (access, users_file): (Config, Option<UsersFile>),
+    ) -> anyhow::Result<(Config, Option<UsersFile>)> {
         if let Some(address) = self.iproto.open_address().filter(|_| access.users.is_empty()) {
             self.access.warn_open(address, "a user");
         }
@@ -359,12 +382,16 @@ impl ServeArgs {
         Arc::new(ManagerService::start(engine.clone(), &name))
     }
 
-    /// Opens the store.
-    fn open(&self) -> anyhow::Result<(String, Box<dyn Store>)> {
-        let url = match &self.store {
+    fn store_url(&self) -> String {
+        match &self.store {
             Some(url) => url.clone(),
             None => format!("sqlite:{}", self.data.display()),
-        };
+        }
+    }
+
+    /// Opens the store.
+    fn open(&self) -> anyhow::Result<(String, Box<dyn Store>)> {
+        let url = self.store_url();
         let options = OpenOptions {
             memory_bytes: self.memory.0,
             accept_loss: self.accept_loss,
@@ -454,15 +481,18 @@ fn start_message(server: &Server, opened: &OpenedStore, args: &ServeArgs, hosted
         .record
         .as_ref()
         .map(|file| format!("\x20 record {} (at most {})\n", file.display(), args.record_max));
+    let config = args.config.as_ref();
+    let config = config.map(|file| format!("\x20 config {}\n", file.display()));
     format!(
         "taskyard {}\n\
-         \x20 store  {} ({durable})\n\
+         {}\x20 store  {} ({durable})\n\
          {unsupported}\x20 tasks  {tasks} in {tubes}, opened in {opened_in:.2} s\n\
          \x20 http   {} ({token})\n\
          \x20 iproto {}\n{}{hosted}\n\
          Try in another terminal:\n{}\n\
          Ctrl-C stops it.\n",
         env!("CARGO_PKG_VERSION"),
+        config.unwrap_or_default(),
         opened.url,
         listen_addresses::line(server),
         iproto::line(server, &args.iproto),

@@ -208,7 +208,7 @@ fn parse_yaml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
 }
 
 /// The message of a parser without the value that it shows: of "invalid type: integer `7`, expected a string" the end.
-fn without_value(message: &str) -> &str {
+pub fn without_value(message: &str) -> &str {
     let shows_value = ["invalid type", "invalid value"].iter().any(|begin| message.contains(begin));
     match message.rfind("expected ") {
         Some(expected) if shows_value => &message[expected..],

@@ -75,6 +75,8 @@ pub const TOKEN_CHARS_MIN: usize = 16;
 pub const TOKEN_CHARS_MAX: usize = 512;
 /// Largest file of users, in bytes.
 pub const USERS_FILE_BYTES_MAX: usize = 4 << 20;
+/// Largest configuration file of a server, in bytes.
+pub const CONFIG_FILE_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of users.
 pub const USERS_MAX: usize = 10_000;
 /// Longest name of a user, in bytes.

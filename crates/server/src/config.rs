@@ -149,7 +149,7 @@ impl Config {
     }
 
     /// Refuses an address that other machines can reach without any authentication.
-    pub(crate) fn check(&self) -> Result<(), BindError> {
+    pub fn check(&self) -> Result<(), BindError> {
         if self.insecure {
             return Ok(());
         }

@@ -299,6 +299,20 @@ mod tests {
         }
     }
 
+    // The page about HTTP could lack a new code, or keep one that no server sends.
+    #[test]
+    fn the_page_about_http_has_the_same_codes() {
+        let page = include_str!("../../../docs/http.md");
+        let table = page.split("| code | status | when |").nth(1).expect("a table of codes");
+        let rows: Vec<&str> =
+            table.lines().skip(2).take_while(|line| line.starts_with("| `")).collect();
+        for (_, name, status, _) in TABLE {
+            let row = format!("| `{name}` | {status} | ");
+            assert!(rows.iter().any(|found| found.starts_with(&row)), "docs/http.md lacks {row}");
+        }
+        assert_eq!(rows.len(), TABLE.len(), "docs/http.md has a code that does not exist");
+    }
+
     // The core's list may grow, and the compiler accepts a match without the new variant. This test
     // reads the core's own source instead.
     #[test]

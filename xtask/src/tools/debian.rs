@@ -9,6 +9,7 @@ use crate::shell;
 /// The Debian packages that the tests use. To add one, add a line.
 const PACKAGES: &[Package] = &[
     Package { name: "asymptote", probe: &["asy", "--version"] },
+    Package { name: "binutils", probe: &["strip", "--version"] },
     Package { name: "bubblewrap", probe: &["bwrap", "--version"] },
     Package { name: "chromium", probe: &["chromium", "--version"] },
     Package { name: "chromium-driver", probe: &["chromedriver", "--version"] },
@@ -31,9 +32,25 @@ struct Package {
     probe: &'static [&'static str],
 }
 
+/// What a package is made with.
+const PACKAGING: [&str; 1] = ["binutils"];
+
 /// Installs the packages whose programs do not work yet; without the right to, it says what to run.
 pub fn prepare() -> Result<(), String> {
-    let missing = missing();
+    prepare_missing(missing())
+}
+
+/// Installs what a package is made with.
+pub fn prepare_packaging() -> Result<(), String> {
+    shell::output(shell::program("dpkg-deb").arg("--version")).map_err(|error| {
+        format!(
+            "{error}\npackages are made on Debian and systems derived from it, which have dpkg-deb"
+        )
+    })?;
+    prepare_missing(missing().into_iter().filter(|name| PACKAGING.contains(name)).collect())
+}
+
+fn prepare_missing(missing: Vec<&str>) -> Result<(), String> {
     if missing.is_empty() {
         return Ok(());
     }
@@ -78,7 +95,7 @@ fn install(packages: &[&str]) -> Result<(), String> {
         shell::run(apt_get().args(["install", "-y", "--no-install-recommends"]).args(packages));
     drop(quiet);
     installed.map_err(|error| format!("{error}\n{}", advice(packages)))?;
-    let missing = missing();
+    let missing: Vec<_> = missing().into_iter().filter(|name| packages.contains(name)).collect();
     if missing.is_empty() {
         return Ok(());
     }

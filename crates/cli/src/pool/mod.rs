@@ -127,6 +127,8 @@ fn serve(
     match Cli::try_parse_from(command)?.verb {
         Verb::Serve(mut serve) => {
             serve.access = args.access;
+            // The variable is for `serve`.
+            serve.config = None;
             serve::run(*serve)
         }
         _ => Err(anyhow::anyhow!("`serve` did not parse as `serve`")),
@@ -192,7 +194,7 @@ pub fn to_paste(program: &str, url: &str, flags: &str) -> String {
 }
 
 /// Reads the file that describes a pool.
-fn read(file: &Path) -> anyhow::Result<Config> {
+pub fn read(file: &Path) -> anyhow::Result<Config> {
     let wrong = |why: String| UsageError(format!("{}: {why}", file.display()));
     let text = fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
     Ok(Config::parse(&text).map_err(|error| wrong(error.to_string()))?)

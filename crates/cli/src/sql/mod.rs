@@ -253,7 +253,8 @@ impl DatabaseArgs {
     }
 }
 
-fn conninfo(text: &str) -> anyhow::Result<Conninfo> {
+/// Reads a connection URL; variables of PostgreSQL's own programs complete it.
+pub fn conninfo(text: &str) -> anyhow::Result<Conninfo> {
     if text.is_empty() {
         return Err(UsageError(NO_DATABASE.into()).into());
     }

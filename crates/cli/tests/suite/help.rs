@@ -158,3 +158,39 @@ fn every_metric_is_documented() {
     let missing: Vec<_> = families.iter().filter(|name| !documented.contains(name)).collect();
     assert!(missing.is_empty(), "docs/operating.md lacks {missing:?}");
 }
+
+/// All Rust sources below a folder of a crate.
+fn sources(folder: &std::path::Path) -> String {
+    let entries = std::fs::read_dir(folder).expect("the folder of a crate");
+    let texts = entries.map(|entry| {
+        let path = entry.expect("an entry").path();
+        match path.is_dir() {
+            true => sources(&path),
+            false => std::fs::read_to_string(path).unwrap_or_default(),
+        }
+    });
+    texts.collect()
+}
+
+// An alert on a metric that was renamed is never raised.
+#[test]
+fn every_documented_metric_exists() {
+    let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let folders = ["server", "services/pool", "services/sql", "worker", "cli"];
+    let code: String =
+        folders.map(|name| sources(&root.join("crates").join(name).join("src"))).concat();
+    let pages = ["docs/operating.md", "docs/pool.md", "docs/operate/monitoring.md", "docs/http.md"];
+    for page in pages.into_iter().chain(["docs/security.md", "deploy/prometheus-rules.yaml"]) {
+        let text = std::fs::read_to_string(root.join(page)).expect(page);
+        let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        let is_metric = |word: &&str| word.starts_with("taskyard_") && !word.ends_with('_');
+        // A package of Debian, and a variable of nginx.
+        let is_other = |word: &&str| word.starts_with("taskyard_0") || *word == "taskyard_path";
+        let names = words.filter(is_metric).filter(|word| !is_other(word));
+        for name in names {
+            let series = ["_bucket", "_sum", "_count"].iter();
+            let family = series.fold(name, |name, end| name.strip_suffix(end).unwrap_or(name));
+            assert!(code.contains(name) || code.contains(family), "{page}: {name} does not exist");
+        }
+    }
+}

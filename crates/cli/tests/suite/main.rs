@@ -4,6 +4,7 @@ mod audit;
 mod backup;
 mod bench;
 mod cli_page;
+mod config;
 mod contract;
 mod copy;
 mod crash;

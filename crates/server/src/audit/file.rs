@@ -98,6 +98,16 @@ impl AuditFile {
         Ok(AuditFile { path, messages, errors, was_moved })
     }
 
+    /// Says why this file could not be opened. It is not created.
+    pub fn check(path: &Path) -> Result<(), AuditFileError> {
+        if path.exists() {
+            return open(path).map(drop);
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let checked = fs::read_dir(folder.unwrap_or(Path::new("."))).map(drop);
+        checked.map_err(|source| AuditFileError::Io { path: path.into(), source })
+    }
+
     /// Its path.
     pub fn path(&self) -> &Path {
         &self.path

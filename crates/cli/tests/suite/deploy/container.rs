@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use taskyard_testkit::free_port;
 use tempfile::TempDir;
 
-use super::{FILES, KeptProgram, children, deploy_file, write_secret};
+use super::{FILES, KeptProgram, children, deploy_file, tool, write_secret};
 use crate::process::{Ran, TOKEN, run};
 
 /// The port of the server in the container.
@@ -145,6 +145,23 @@ fn the_command_line_of_the_container_runs_in_its_root_folder() {
         arguments.starts_with("/usr/local/bin/taskyard\0serve\0") && !arguments.contains(TOKEN)
     );
     assert!(folders.path("data/taskyard.db").exists());
+}
+
+#[test]
+fn the_containerfile_has_no_findings_of_a_linter() {
+    let Some(hadolint) = tool("TASKYARD_HADOLINT", "/usr/bin/hadolint") else { return };
+    let lint = |file: &Path| {
+        let linted = Command::new(&hadolint).arg("--no-color").arg(file).output();
+        linted.expect("the linter starts")
+    };
+    let linted = lint(&Path::new(FILES).join("container/Containerfile"));
+    assert!(linted.status.success() && text(&linted).is_empty(), "{}", text(&linted));
+    // The linter sees a mistake.
+    let folder = tempfile::tempdir().unwrap();
+    let wrong = folder.path().join("Containerfile");
+    fs::write(&wrong, "FROM debian:latest\nRUN cd /tmp && sudo true\n").unwrap();
+    let linted = lint(&wrong);
+    assert!(!linted.status.success() && text(&linted).contains("DL3007"), "{}", text(&linted));
 }
 
 /// A shell in the container would help an attacker more than an operator.

@@ -1,6 +1,7 @@
 //! The hardened deployment of docs/security.md: the files in deploy/ are used as they are, with real programs.
 
 mod container;
+mod package;
 mod proxy;
 mod service;
 

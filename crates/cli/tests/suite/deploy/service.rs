@@ -9,6 +9,7 @@ use taskyard_testkit::free_port;
 use taskyard_testkit::recorded_output::record;
 use tempfile::TempDir;
 
+use super::package::Packages;
 use super::{FILES, KeptProgram, children, deploy_file, tool, write_secret};
 use crate::process::{TOKEN, http_post_as, run};
 
@@ -133,11 +134,12 @@ impl Machine {
         write_secret(&etc.join("pool-token"), TOKEN);
         fs::write(etc.join("pool.yaml"), POOL).unwrap();
         let options = format!("TASKYARD_OPTIONS=--http 127.0.0.1:{port}");
-        let audit = |name: &str| format!("--audit /var/log/{name}/audit.jsonl");
-        let pool_options = format!("{options} {}", audit("taskyard-pool"));
+        let pool_options = format!("{options} --audit /var/log/taskyard-pool/audit.jsonl");
         fs::write(etc.join("pool-options"), pool_options).unwrap();
-        let users = "--iproto off --users /etc/taskyard/users.toml";
-        fs::write(etc.join("options"), format!("{options} {users} {}", audit("taskyard"))).unwrap();
+        let settings = deploy_file("systemd/taskyard.yaml")
+            .replace("http: 127.0.0.1:7070", &format!("http: 127.0.0.1:{port}"));
+        let settings = settings + "users: users.toml\naudit: /var/log/taskyard/audit.jsonl\n";
+        fs::write(etc.join("taskyard.yaml"), settings).unwrap();
         add_user(folder.path(), "ann");
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/deploy/boot.sh");
         let mut boot = Command::new("sh");
@@ -334,4 +336,67 @@ fn systemd_runs_the_unit_of_a_pool() {
     assert_eq!(machine.property("MainPID"), process);
     machine.must("stop");
     assert_eq!(machine.property("Result"), "success");
+}
+
+impl Machine {
+    /// A machine without our unit, with an empty list of packages.
+    fn without_unit() -> Option<Self> {
+        let machine = Machine::boot("taskyard.service")?;
+        for folder in ["info", "updates"] {
+            fs::create_dir_all(machine.folder.path().join("lib/dpkg").join(folder)).unwrap();
+        }
+        fs::write(machine.folder.path().join("lib/dpkg/status"), "").unwrap();
+        // Images of containers forbid packages to start services.
+        let script = "rm -f /etc/systemd/system/taskyard*.service /usr/sbin/policy-rc.d /etc/taskyard/token; \
+                      systemctl daemon-reload";
+        assert!(machine.inside(&["sh", "-ec", script]).status.success());
+        Some(machine)
+    }
+
+    #[track_caller]
+    fn dpkg(&self, args: &[&str]) {
+        // The settings of the machine have a free port, and stay.
+        let forced = ["dpkg", "--force-depends", "--force-confold", "--force-unsafe-io"];
+        let ended = self.inside(&[&forced, args].concat());
+        assert!(ended.status.success(), "{}\n{}", text(&ended), self.console());
+    }
+
+    fn install(&self, package: &Path) {
+        fs::copy(package, self.folder.path().join("lib/taskyard.deb")).unwrap();
+        self.dpkg(&["--install", "/var/lib/taskyard.deb"]);
+    }
+}
+
+#[test]
+fn the_package_starts_restarts_and_stops_its_service() {
+    let Some(machine) = Machine::without_unit() else { return };
+    let packages = Packages::new();
+    machine.install(&packages.build("0.0.9", "previous"));
+    assert_eq!(machine.property("ActiveState"), "active", "{}", machine.console());
+    assert_eq!(machine.property("UnitFileState"), "enabled");
+    assert!(machine.process("cmdline").starts_with("/usr/bin/taskyard\0serve\0--config\0"));
+    let token = fs::read_to_string(machine.folder.path().join("etc/token")).unwrap();
+    taskyard_testkit::recorded_output::register_secret(&token);
+    machine.client("etc/token", &["put", "mail", "hello"]).good();
+
+    let process = machine.property("MainPID");
+    let next = packages.build("0.1.0", "next");
+    machine.install(&next);
+    assert_ne!(machine.property("MainPID"), process);
+    assert_eq!(machine.property("ActiveState"), "active", "{}", machine.console());
+    let stats = machine.client("etc/token", &["stats", "mail", "--json"]);
+    assert_eq!(stats.json()[0]["tasks"]["ready"], 1);
+
+    // What an administrator has switched off stays off.
+    machine.must("disable");
+    machine.must("stop");
+    machine.install(&next);
+    assert_eq!(machine.property("ActiveState"), "inactive");
+    machine.must("start");
+    machine.dpkg(&["--remove", "taskyard"]);
+    assert_eq!(machine.property("ActiveState"), "inactive", "{}", machine.console());
+    assert!(machine.folder.path().join("lib/taskyard/taskyard.db").exists());
+    machine.dpkg(&["--purge", "taskyard"]);
+    assert!(!machine.folder.path().join("lib/taskyard").exists());
+    assert!(!machine.folder.path().join("etc/token").exists());
 }
