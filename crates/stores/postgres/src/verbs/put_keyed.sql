@@ -266,12 +266,13 @@ DECLARE
     _ttl bigint := CASE WHEN _t.has_times THEN coalesce(_t.ttl, {{FOREVER}}) ELSE {{FOREVER}} END;
     _expires bigint := taskyard.later(_now, _ttl);
     _count integer := cardinality(_payloads);
+    _given text[] := array_remove(_keys, NULL);
     _claim record;
 BEGIN
-    -- A large put is recognized as a repeated one by three of its keys. The search for all of them would cost half as much as their
-    -- insertion, which finds the others: it ends at the first known key and is taken back. Only the ids of the attempt are lost.
-    PERFORM 1 FROM taskyard.key k WHERE k.tube = _t.number AND k.key = ANY (CASE WHEN _count <= 64 THEN _keys
-        ELSE ARRAY[_keys[1], _keys[_count / 2 + 1], _keys[_count]] END) LIMIT 1;
+    -- A put of more than five keys is recognized as a repeated one by three of them. The search for all of them would cost as much as
+    -- their insertion, which finds the others: it ends at the first known key and is taken back. Only the ids of the attempt are lost.
+    PERFORM 1 FROM taskyard.key k WHERE k.tube = _t.number AND k.key = ANY (CASE WHEN cardinality(_given) <= 5 THEN _given
+        ELSE ARRAY[_given[1], _given[cardinality(_given) / 2 + 1], _given[cardinality(_given)]] END) LIMIT 1;
     IF FOUND THEN
         RETURN;
     END IF;
