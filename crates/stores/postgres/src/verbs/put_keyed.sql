@@ -166,7 +166,7 @@ $$;
 -- content gave it.
 CREATE OR REPLACE FUNCTION taskyard.add_replaced_again(
     _t taskyard.tube, _now bigint, _again integer[], _delays bigint[], _ats bigint[], INOUT ids bigint[], INOUT states smallint[])
-LANGUAGE sql STABLE SET enable_nestloop = off AS $$
+LANGUAGE sql STABLE SET enable_nestloop = off SET enable_hashjoin = on AS $$
     SELECT array_agg(coalesce(l.id, n.id) ORDER BY n.place), array_agg(CASE WHEN l.id IS NULL THEN n.state
                 WHEN l.state NOT IN (0, 2, 6) THEN l.state
                 WHEN _t.has_times AND coalesce(n.at, taskyard.later(_now, coalesce(n.delay, _t.delay, 0))) > _now THEN 2
@@ -176,10 +176,10 @@ LANGUAGE sql STABLE SET enable_nestloop = off AS $$
 $$;
 
 -- The results of tasks by the places of the tasks that decide about them. Postgres does not know how many there are, and would compare
--- each with each.
+-- each with each; servers switch the other kinds of joins off.
 CREATE OR REPLACE FUNCTION taskyard.repeat_results(
     _same integer[], INOUT ids bigint[], INOUT states smallint[], INOUT existing boolean[])
-LANGUAGE sql IMMUTABLE SET enable_nestloop = off AS $$
+LANGUAGE sql IMMUTABLE SET enable_nestloop = off SET enable_hashjoin = on AS $$
     SELECT array_agg(r.id ORDER BY n.place), array_agg(r.state ORDER BY n.place),
             array_agg(r.existing OR n.same <> n.place ORDER BY n.place)
         FROM unnest(_same) WITH ORDINALITY AS n(same, place)
@@ -266,12 +266,13 @@ DECLARE
     _ttl bigint := CASE WHEN _t.has_times THEN coalesce(_t.ttl, {{FOREVER}}) ELSE {{FOREVER}} END;
     _expires bigint := taskyard.later(_now, _ttl);
     _count integer := cardinality(_payloads);
+    _given text[] := array_remove(_keys, NULL);
     _claim record;
 BEGIN
-    -- A large put is recognized as a repeated one by three of its keys. The search for all of them would cost half as much as their
-    -- insertion, which finds the others: it ends at the first known key and is taken back. Only the ids of the attempt are lost.
-    PERFORM 1 FROM taskyard.key k WHERE k.tube = _t.number AND k.key = ANY (CASE WHEN _count <= 64 THEN _keys
-        ELSE ARRAY[_keys[1], _keys[_count / 2 + 1], _keys[_count]] END) LIMIT 1;
+    -- A put of more than five keys is recognized as a repeated one by three of them. The search for all of them would cost as much as
+    -- their insertion, which finds the others: it ends at the first known key and is taken back. Only the ids of the attempt are lost.
+    PERFORM 1 FROM taskyard.key k WHERE k.tube = _t.number AND k.key = ANY (CASE WHEN cardinality(_given) <= 5 THEN _given
+        ELSE ARRAY[_given[1], _given[cardinality(_given) / 2 + 1], _given[cardinality(_given)]] END) LIMIT 1;
     IF FOUND THEN
         RETURN;
     END IF;
