@@ -24,6 +24,8 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
         put.add(&load::put(&client, load).await?)?;
         pairs.add(&load::take_and_ack(&client, load).await?)?;
     }
+    put.report_processor_time(report, "durable put, 256 in flight");
+    pairs.report_processor_time(report, "durable take + ack, 256 in flight");
     report.add(Row {
         what: "durable put, 256 in flight".into(),
         figure: put.rate(),

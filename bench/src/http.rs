@@ -29,6 +29,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
         target: Some(Target::AtLeast(100_000.0)),
         note: format!("durable, 16 connections, client on the same cores: {}", put.note()),
     });
+    put.report_processor_time(report, "HTTP put, batches of 100");
     let pairs = load::take_and_ack(&client, load).await?;
     report.add(Row {
         what: "HTTP take + ack, batches of 100".into(),
@@ -37,6 +38,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
         target: None,
         note: format!("durable, 16 connections, client on the same cores: {}", pairs.note()),
     });
+    pairs.report_processor_time(report, "HTTP take + ack, batches of 100");
     drop(stop);
     serving.await.context("the server failed")??;
     Ok(())

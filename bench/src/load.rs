@@ -1,14 +1,18 @@
 //! Runs concurrent clients and measures their calls.
 
-use std::sync::Arc;
+use std::process;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
 use serde_json::json;
-use taskyard::{Client, Key, KeyRequest, NewTask, bytes_task, new_task};
+use taskyard::{Client, Key, KeyRequest, NewTask, Task, bytes_task, new_task};
 use tokio::task::JoinSet;
+
+use super::processor_time::seconds_used;
+use super::report::{Report, Row};
 
 /// The payload of every task: 100 bytes.
 const PAYLOAD: [u8; 100] = [0x5A; 100];
@@ -30,11 +34,18 @@ pub struct Load {
 pub struct Measured {
     tasks: usize,
     seconds: f64,
+    /// Seconds of processor time of this process, in which clients and often engine and store are.
+    processor: f64,
     /// How long each call took, in microseconds.
     latency: Histogram<u64>,
 }
 
 impl Measured {
+    /// How many tasks were processed.
+    pub fn tasks(&self) -> usize {
+        self.tasks
+    }
+
     /// Tasks a second.
     pub fn rate(&self) -> f64 {
         self.tasks as f64 / self.seconds
@@ -44,7 +55,22 @@ impl Measured {
     pub fn add(&mut self, other: &Measured) -> Result<()> {
         self.tasks += other.tasks;
         self.seconds += other.seconds;
+        self.processor += other.processor;
         Ok(self.latency.add(&other.latency)?)
+    }
+
+    /// Adds a row with the processor time of this process for each task: on a shared machine it says more than a rate.
+    pub fn report_processor_time(&self, report: &mut Report, what: &str) {
+        report.add(Row {
+            what: format!("{what}: processor time"),
+            figure: self.processor * 1e6 / self.tasks as f64,
+            unit: "µs/task",
+            target: None,
+            note: format!(
+                "of the benchmark's process, {:.2} s for {} tasks",
+                self.processor, self.tasks
+            ),
+        });
     }
 
     /// The latencies as a note.
@@ -129,6 +155,49 @@ pub async fn take_and_ack(client: &Client, load: Load) -> Result<Measured> {
     Ok(measured)
 }
 
+/// The tasks that clients hold.
+pub type HeldTasks = Vec<Task>;
+
+/// Takes tasks and keeps them.
+pub async fn take(client: &Client, load: Load) -> Result<(Measured, HeldTasks)> {
+    let held = Arc::new(Mutex::new(Vec::with_capacity(load.tasks)));
+    let (client, holder) = (client.clone(), Arc::clone(&held));
+    let call = move |count| {
+        let (client, held) = (client.clone(), Arc::clone(&holder));
+        async move {
+            let tasks = client.take_many(TUBE, count, Duration::ZERO).await?;
+            let taken = tasks.len();
+            held.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
+            Ok(taken)
+        }
+    };
+    let measured = run(load, call).await?;
+    let held = std::mem::take(&mut *held.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok((measured, held))
+}
+
+/// Acknowledges the tasks that are held; the tube has no others.
+pub async fn ack(client: &Client, load: Load, held: HeldTasks) -> Result<Measured> {
+    let (client, counter) = (client.clone(), client.clone());
+    let held = Arc::new(Mutex::new(held));
+    let call = move |count| {
+        let (client, held) = (client.clone(), Arc::clone(&held));
+        async move {
+            let tasks = {
+                let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+                let left = held.len().saturating_sub(count);
+                held.split_off(left)
+            };
+            client.ack_many(&tasks).await?;
+            Ok(tasks.len())
+        }
+    };
+    let measured = run(load, call).await?;
+    let left = counter.stats(TUBE).await?.tasks.total();
+    ensure!(left == 0, "{left} tasks are left");
+    Ok(measured)
+}
+
 /// Runs `call` from many clients at once; its argument is the number of tasks that it must process.
 pub async fn run<C, F>(load: Load, call: C) -> Result<Measured>
 where
@@ -137,7 +206,7 @@ where
 {
     let claimed = Arc::new(AtomicUsize::new(0));
     let mut running = JoinSet::new();
-    let begin = Instant::now();
+    let (begin, used) = (Instant::now(), seconds_used(process::id())?);
     for _ in 0..load.clients {
         running.spawn(one_client(load, claimed.clone(), call.clone()));
     }
@@ -145,7 +214,9 @@ where
     while let Some(ended) = running.join_next().await {
         latency.add(ended.context("a client of the benchmark failed")??)?;
     }
-    Ok(Measured { tasks: load.tasks, seconds: begin.elapsed().as_secs_f64(), latency })
+    let seconds = begin.elapsed().as_secs_f64();
+    let processor = seconds_used(process::id())? - used;
+    Ok(Measured { tasks: load.tasks, seconds, processor, latency })
 }
 
 async fn one_client<C, F>(load: Load, claimed: Arc<AtomicUsize>, call: C) -> Result<Histogram<u64>>

@@ -29,6 +29,8 @@ mod report;
 mod resident;
 mod schedules;
 mod semaphores;
+mod served;
+mod server_process;
 mod simulate;
 mod sql;
 mod tarantool;
@@ -40,7 +42,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use postgres::Database;
 use report::Report;
@@ -56,6 +58,8 @@ Examples:
   cargo xtask bench --only disk,durable     just these parts
   cargo xtask bench --only snapshot         two million tasks while a snapshot of PostgreSQL is held
   cargo xtask bench --only sql --postgres postgres://db/test
+  cargo xtask bench --only served --store postgres   processor time of a server and its database
+  cargo xtask bench --compare --help        two builds in turns, with a confidence interval
 
 Every figure is of this machine and this minute: compare figures of one run only."
 )]
@@ -69,7 +73,7 @@ struct Args {
     /// The folder for the files of the run; its disk is measured.
     #[arg(long, value_name = "DIR", default_value = "taskyard-bench")]
     data: PathBuf,
-    /// Print JSON instead of a table.
+    /// Print each figure as a JSON object on a line of its own instead of a table.
     #[arg(long)]
     json: bool,
     /// A running Tarantool with its queue module as the global `queue`, to be measured beside Taskyard.
@@ -79,6 +83,8 @@ struct Args {
     /// semaphores stay there.
     #[arg(long, value_name = "URL")]
     postgres: Option<String>,
+    #[command(flatten)]
+    served: served::ServedArgs,
     /// What a child process of the benchmark does.
     #[arg(long, hide = true)]
     child: Option<resident::Child>,
@@ -109,6 +115,8 @@ enum Part {
     Schedules,
     /// Puts over HTTP.
     Http,
+    /// Processor time of a server and its database for plain puts, takes and acks; only when it is named.
+    Served,
     /// The dashboard in Chromium, with many tubes and tasks.
     Page,
     /// Clients of Tarantool's queue.
@@ -188,107 +196,95 @@ fn run(args: &Args) -> Result<()> {
     let report = runtime.block_on(measure(args, folder));
     _ = std::fs::remove_dir_all(folder);
     let report = report?;
-    let text = if args.json { report.json().to_string() } else { report.table().to_string() };
-    println!("{text}");
+    let text = if args.json { report.json_lines() } else { format!("{}\n", report.table()) };
+    print!("{text}");
     Ok(())
 }
 
-/// Measures tubes in this process.
-async fn measure_tubes(
-    report: &mut Report,
-    folder: &Path,
-    size: Size,
-    wanted: impl Fn(Part) -> bool,
-) -> Result<()> {
-    if wanted(Part::Disk) || wanted(Part::Durable) {
-        disk::measure(report, folder, size.seconds)?;
+impl Part {
+    /// Parts that take long or compare builds are measured only when they are named.
+    fn is_wanted(self, only: &[Part]) -> bool {
+        let is_default = !matches!(self, Part::Snapshot | Part::Served);
+        only.contains(&self) || (only.is_empty() && is_default)
     }
-    if wanted(Part::Durable) {
-        durable::measure(report, folder, size).await?;
+
+    /// Its name in the command line.
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
-    if wanted(Part::Memory) {
-        memory::measure(report, size).await?;
+
+    /// Measures it.
+    async fn measure(
+        self,
+        report: &mut Report,
+        args: &Args,
+        folder: &Path,
+        size: Size,
+    ) -> Result<()> {
+        match self {
+            Part::Disk => disk::measure(report, folder, size.seconds)?,
+            Part::Durable => durable::measure(report, folder, size).await?,
+            Part::Memory => memory::measure(report, size).await?,
+            Part::Cost => cost::measure(report, size).await?,
+            Part::Backlog => backlog::measure(report, folder, size).await?,
+            Part::Records => records::measure(report, folder, size).await?,
+            Part::Keys => keys::measure(report, folder, size).await?,
+            Part::Estimates => estimates::measure(report, size),
+            Part::Simulate => simulate::measure(report, size)?,
+            Part::Schedules => schedules::measure(report, folder, size).await?,
+            Part::Http => http::measure(report, folder, size).await?,
+            Part::Served => served::measure(report, folder, size, &args.served).await?,
+            Part::Page => page::measure(report, folder, size).await?,
+            Part::Iproto => iproto::measure(report, folder, size, args.tarantool.as_deref())?,
+            Part::Workers => workers::measure(report, folder, size).await?,
+            Part::Pool => pool::measure(report).await?,
+            Part::PoolRedis => pool::over_redis::measure(report, folder).await?,
+            Part::Resident => resident::measure(report, folder, size)?,
+            Part::Postgres => postgres::measure(report, folder, size).await?,
+            Part::Snapshot => postgres::measure_held(report, folder, size).await?,
+            Part::Redis => redis::measure(report, folder, size).await?,
+            Part::Clients => clients::measure(report, folder, size)?,
+            Part::Tarantool => tarantool::measure(report, folder, size).await?,
+            Part::Semaphores | Part::Sql | Part::Copy => {
+                self.measure_on_database(report, args, folder, size).await?;
+            }
+        }
+        Ok(())
     }
-    if wanted(Part::Cost) {
-        cost::measure(report, size).await?;
+
+    /// Measures a part that needs a PostgreSQL, which the user may give.
+    async fn measure_on_database(
+        self,
+        report: &mut Report,
+        args: &Args,
+        folder: &Path,
+        size: Size,
+    ) -> Result<()> {
+        // A copy goes into a new database: one given by the user may have such a tube.
+        let given = args.postgres.as_deref().filter(|_| self != Part::Copy);
+        let database = postgres::database(folder, given)?;
+        let url = database.as_ref().map(Database::url);
+        match (self, url) {
+            (Part::Sql, Some(url)) => sql::measure(report, &url, args.quick).await,
+            (Part::Copy, Some(url)) => copy::measure(report, folder, size, &url).await,
+            (Part::Semaphores, url) => {
+                semaphores::measure(report, folder, size, url.as_deref()).await
+            }
+            _ => Ok(()),
+        }
     }
-    if wanted(Part::Backlog) {
-        backlog::measure(report, folder, size).await?;
-    }
-    if wanted(Part::Records) {
-        records::measure(report, folder, size).await?;
-    }
-    if wanted(Part::Keys) {
-        keys::measure(report, folder, size).await?;
-    }
-    Ok(())
 }
 
 async fn measure(args: &Args, folder: &Path) -> Result<Report> {
     let size = if args.quick { QUICK } else { FULL };
-    let wanted = |part: Part| args.only.is_empty() || args.only.contains(&part);
     let mut report = Report::default();
-    measure_tubes(&mut report, folder, size, wanted).await?;
-    if wanted(Part::Estimates) {
-        estimates::measure(&mut report, size);
-    }
-    if wanted(Part::Simulate) {
-        simulate::measure(&mut report, size)?;
-    }
-    if wanted(Part::Schedules) {
-        schedules::measure(&mut report, folder, size).await?;
-    }
-    if wanted(Part::Http) {
-        http::measure(&mut report, folder, size).await?;
-    }
-    if wanted(Part::Page) {
-        page::measure(&mut report, folder, size).await?;
-    }
-    if wanted(Part::Iproto) {
-        iproto::measure(&mut report, folder, size, args.tarantool.as_deref())?;
-    }
-    if wanted(Part::Semaphores) {
-        let database = postgres::database(folder, args.postgres.as_deref())?;
-        let url = database.as_ref().map(Database::url);
-        semaphores::measure(&mut report, folder, size, url.as_deref()).await?;
-    }
-    if wanted(Part::Workers) {
-        workers::measure(&mut report, folder, size).await?;
-    }
-    if wanted(Part::Pool) {
-        pool::measure(&mut report).await?;
-    }
-    if wanted(Part::PoolRedis) {
-        pool::over_redis::measure(&mut report, folder).await?;
-    }
-    if wanted(Part::Resident) {
-        resident::measure(&mut report, folder, size)?;
-    }
-    if wanted(Part::Postgres) {
-        postgres::measure(&mut report, folder, size).await?;
-    }
-    if args.only.contains(&Part::Snapshot) {
-        postgres::measure_held(&mut report, folder, size).await?;
-    }
-    if wanted(Part::Redis) {
-        redis::measure(&mut report, folder, size).await?;
-    }
-    if wanted(Part::Clients) {
-        clients::measure(&mut report, folder, size)?;
-    }
-    if wanted(Part::Sql)
-        && let Some(database) = postgres::database(folder, args.postgres.as_deref())?
-    {
-        sql::measure(&mut report, &database.url(), args.quick).await?;
-    }
-    // Into a new database: one given by the user may have such a tube.
-    if wanted(Part::Copy)
-        && let Some(database) = postgres::database(folder, None)?
-    {
-        copy::measure(&mut report, folder, size, &database.url()).await?;
-    }
-    if wanted(Part::Tarantool) {
-        tarantool::measure(&mut report, folder, size).await?;
+    for part in Part::value_variants().iter().copied().filter(|part| part.is_wanted(&args.only)) {
+        report.begin(&part.name());
+        // A durable store is compared with its disk.
+        if part == Part::Durable && !Part::Disk.is_wanted(&args.only) {
+            disk::measure(&mut report, folder, size.seconds)?;
+        }
+        part.measure(&mut report, args, folder, size).await?;
     }
     Ok(report)
 }

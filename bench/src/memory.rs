@@ -14,9 +14,12 @@ pub async fn measure(report: &mut Report, size: Size) -> Result<()> {
         let put = load::put(&client, load).await?;
         let pairs = load::take_and_ack(&client, load).await?;
         client.close().await?;
+        let what = format!("memory, {clients} clients x {batch}");
+        put.report_processor_time(report, &format!("{what}, put"));
+        pairs.report_processor_time(report, &format!("{what}, take + ack"));
         let commands = 3.0 / (1.0 / put.rate() + 1.0 / pairs.rate());
         report.add(Row {
-            what: format!("memory, {clients} clients x {batch}"),
+            what,
             figure: commands,
             unit: "commands/s",
             target: Some(Target::AtLeast(1_000_000.0)),

@@ -277,9 +277,7 @@ mod tests {
         set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
         let mut report = Report::default();
         measure(&mut report, folder.path(), TINY).await.unwrap();
-        let rows = report.json();
-        let found: Vec<_> =
-            rows.as_array().unwrap().iter().map(|row| row["what"].as_str().unwrap()).collect();
+        let found = report.names();
         let stores = [
             ("SQLite", true, true),
             ("PostgreSQL", postgres::programs().is_some(), true),

@@ -35,13 +35,20 @@ pub enum Target {
 /// All rows so far. Each is also printed as soon as it is known, because a run takes minutes.
 #[derive(Default)]
 pub struct Report {
-    rows: Vec<Row>,
+    /// The part that is being measured.
+    part: String,
+    rows: Vec<(String, Row)>,
 }
 
 impl Report {
+    /// Begins a part: the next rows are its.
+    pub fn begin(&mut self, part: &str) {
+        part.clone_into(&mut self.part);
+    }
+
     pub fn add(&mut self, row: Row) {
         eprintln!("  {}: {} {}", row.what, number(row.figure), row.unit);
-        self.rows.push(row);
+        self.rows.push((self.part.clone(), row));
     }
 
     pub fn table(&self) -> Table {
@@ -52,7 +59,7 @@ impl Report {
             table.set_width(WIDTH);
         }
         table.set_header(["what", "figure", "unit", "asked", "", "how"]);
-        for row in &self.rows {
+        for (_, row) in &self.rows {
             let (asked, mark) = match row.target {
                 None => (String::new(), String::new()),
                 Some(target) => (target.words(), target.result(row.figure)),
@@ -69,18 +76,39 @@ impl Report {
         table
     }
 
-    pub fn json(&self) -> Value {
-        let rows = self.rows.iter().map(|row| {
-            json!({
-                "what": row.what,
-                "figure": row.figure,
-                "unit": row.unit,
-                "asked": row.target.map(Target::words),
-                "met": row.target.map(|target| target.met(row.figure)),
-                "how": row.note,
-            })
-        });
-        rows.collect()
+    /// All rows, each as a JSON object on a line of its own.
+    pub fn json_lines(&self) -> String {
+        self.rows.iter().map(|(part, row)| row.json(part).to_string() + "\n").collect()
+    }
+
+    /// What was measured, in order.
+    #[cfg(test)]
+    pub fn names(&self) -> Vec<&str> {
+        self.rows.iter().map(|(_, row)| row.what.as_str()).collect()
+    }
+}
+
+impl Row {
+    fn json(&self, part: &str) -> Value {
+        json!({
+            "part": part,
+            "name": self.what,
+            "value": self.figure,
+            "unit": self.unit,
+            "better": if self.is_better_higher() { "higher" } else { "lower" },
+            "target": self.target.map(Target::words),
+            "met": self.target.map(|target| target.met(self.figure)),
+            "how": self.note,
+        })
+    }
+
+    /// Whether a higher figure is the better one: what its target says, or else rates and no other unit.
+    fn is_better_higher(&self) -> bool {
+        match self.target {
+            Some(Target::AtLeast(_)) => true,
+            Some(Target::AtMost(_)) => false,
+            Some(Target::Within(..)) | None => self.unit.ends_with("/s"),
+        }
     }
 }
 
@@ -131,6 +159,30 @@ fn number(figure: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_row_is_a_line_of_json() {
+        let mut report = Report::default();
+        report.begin("memory");
+        let row = |what: &str, unit, target| Row {
+            what: what.into(),
+            figure: 1.5,
+            unit,
+            target,
+            note: "alone".into(),
+        };
+        report.add(row("put", "tasks/s", None));
+        report.add(row("page", "ms", Some(Target::AtMost(1.0))));
+        let lines: Vec<Value> =
+            report.json_lines().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let put = json!({
+            "part": "memory", "name": "put", "value": 1.5, "unit": "tasks/s", "better": "higher",
+            "target": null, "met": null, "how": "alone",
+        });
+        assert_eq!(lines[0], put);
+        assert_eq!((&lines[1]["better"], &lines[1]["met"]), (&json!("lower"), &json!(false)));
+        assert_eq!(lines.len(), 2);
+    }
 
     #[test]
     fn numbers_are_grouped() {

@@ -1,11 +1,9 @@
 //! Schedules: what idle ones cost a server, and how long it takes until the tasks of many that are due together are put.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command as Program, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use taskyard::{Client, Iproto, Kind, Schedule, Span, Timestamp, TimingRule, TubeOptions};
 use taskyard_core::{Command, Execute, ScheduleCommand};
 
@@ -13,6 +11,7 @@ use super::load::{self, TUBE};
 use super::processor_time::seconds_used;
 use super::progress::Progress;
 use super::report::{Report, Row, Target};
+use super::server_process::ServerProcess;
 use super::{Size, store_in};
 
 /// Schedules that are set with one call.
@@ -46,42 +45,27 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
             rounds: 3,
         },
     };
-    idle(report, "memory", "memory:", &size).await?;
-    idle(report, "SQLite", &store_in(folder, "idle"), &size).await?;
-    due(report, "SQLite", &store_in(folder, "due"), &size).await
+    let folder = &folder.canonicalize()?;
+    idle(report, folder, ("memory", "memory:"), &size).await?;
+    idle(report, folder, ("SQLite", &store_in(folder, "idle")), &size).await?;
+    due(report, folder, ("SQLite", &store_in(folder, "due")), &size).await
 }
 
-/// A server process; it ends with this.
-struct ServerProcess {
-    child: Child,
-    _output: BufReader<ChildStdout>,
+/// A server with an empty tube, and its clients.
+struct ScheduleServer {
+    process: ServerProcess,
     client: Client,
     iproto: Iproto,
 }
 
-impl ServerProcess {
-    /// Starts a server with an empty tube.
-    async fn start(store: &str) -> Result<Self> {
-        let mut child = Program::new(crate::product()?)
-            .args(["serve", "--http", "127.0.0.1:0", "--iproto", "127.0.0.1:0"])
-            .args(["--store", store])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let mut output = BufReader::new(child.stdout.take().context("its output is ours")?);
-        let mut screen = String::new();
-        while !screen.contains("Ctrl-C") {
-            if output.read_line(&mut screen)? == 0 {
-                bail!("the server ended after {screen:?}");
-            }
-        }
-        let url = screen.split_whitespace().find(|word| word.starts_with("http://"));
-        let iproto = screen.lines().find_map(|line| line.trim().strip_prefix("iproto "));
-        let iproto = iproto.and_then(|line| line.split(' ').next());
-        let client = Client::open(url.context("it has no address")?).await?;
-        let iproto = Iproto::new(iproto.context("it does not speak iproto")?)?;
+impl ScheduleServer {
+    async fn start(folder: &Path, store: &str) -> Result<Self> {
+        let args = ["--iproto", "127.0.0.1:0", "--store", store];
+        let process = ServerProcess::start(&crate::product()?, folder, args)?;
+        let client = Client::open(process.url()?).await?;
+        let iproto = Iproto::new(process.iproto().context("it does not speak iproto")?)?;
         client.create(TUBE, TubeOptions::new(Kind::FifoTtl)).await?;
-        Ok(ServerProcess { child, _output: output, client, iproto })
+        Ok(ScheduleServer { process, client, iproto })
     }
 
     /// Sets so many schedules with this rule.
@@ -107,12 +91,12 @@ impl ServerProcess {
     async fn idle_share(&self, time: Duration) -> Result<f64> {
         tokio::time::sleep(WORK_TIME_MAX).await;
         let progress = Progress::new("seconds idle", time.as_secs() as usize);
-        let (begin, used) = (Instant::now(), seconds_used(self.child.id())?);
+        let (begin, used) = (Instant::now(), seconds_used(self.process.id())?);
         for second in 0..time.as_secs() {
             progress.show(second as usize);
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        let used = seconds_used(self.child.id())? - used;
+        let used = seconds_used(self.process.id())? - used;
         Ok(used / begin.elapsed().as_secs_f64() * 100.0)
     }
 
@@ -136,21 +120,19 @@ impl ServerProcess {
     }
 }
 
-impl Drop for ServerProcess {
-    fn drop(&mut self) {
-        _ = self.child.kill();
-        _ = self.child.wait();
-    }
-}
-
 fn wall() -> Result<Timestamp> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros();
     Ok(Timestamp::from_micros(i64::try_from(now)?))
 }
 
 /// The processor time of a server with many schedules that are not due.
-async fn idle(report: &mut Report, name: &str, store: &str, size: &ScheduleSize) -> Result<()> {
-    let server = ServerProcess::start(store).await?;
+async fn idle(
+    report: &mut Report,
+    folder: &Path,
+    (name, store): (&str, &str),
+    size: &ScheduleSize,
+) -> Result<()> {
+    let server = ScheduleServer::start(folder, store).await?;
     let without = server.idle_share(size.idle_time).await?;
     let yearly = TimingRule::Cron { cron: "@yearly".into(), zone: "UTC".into() };
     server.set(size.idle, &yearly).await?;
@@ -168,8 +150,13 @@ async fn idle(report: &mut Report, name: &str, store: &str, size: &ScheduleSize)
 }
 
 /// The time from when many schedules are due until all their tasks are put.
-async fn due(report: &mut Report, name: &str, store: &str, size: &ScheduleSize) -> Result<()> {
-    let server = ServerProcess::start(store).await?;
+async fn due(
+    report: &mut Report,
+    folder: &Path,
+    (name, store): (&str, &str),
+    size: &ScheduleSize,
+) -> Result<()> {
+    let server = ScheduleServer::start(folder, store).await?;
     let start = wall()? + Span::from_secs(ROUND);
     let rule = TimingRule::Every { every: Span::from_secs(ROUND), start: Some(start) };
     server.set(size.due, &rule).await?;

@@ -2,11 +2,15 @@
 
 use std::path::PathBuf;
 
+use crate::compare;
 use crate::shell;
 use crate::tools;
 
 /// Runs the benchmark in the release profile with these arguments.
 pub fn run(args: &[String]) -> Result<(), String> {
+    if compare::is_asked(args) {
+        return compare::run(args);
+    }
     // The pool's parts are measured as processes of the product.
     let mut build = shell::cargo();
     build.args(["build", "--release", "--package", "taskyard-cli", "--package", "taskyard-bench"]);

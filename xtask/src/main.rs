@@ -4,6 +4,7 @@
 //! [`test`] (what CI runs), then [`tidy`] (what a program can check about the sources).
 
 mod bench;
+mod compare;
 mod debian_package;
 mod docs;
 mod fixtures;
@@ -37,6 +38,7 @@ Commands for working on Taskyard.
   cargo xtask tools                install what the tests use and print the variables to run one test directly:
                                    eval \"$(cargo xtask tools)\" && cargo test -p taskyard-server
   cargo xtask bench [ARGS]         build for speed, install other queues, and measure them and Taskyard (--help lists the parts)
+  cargo xtask bench --compare OLD NEW --only PART   run two builds in turns: ratios with a confidence interval (--compare --help)
   cargo xtask package              build for release and make a Debian package, a tarball and checksums in target/dist;
                                    --program FILE packs a program that is built already, --version V names another version
   cargo xtask docs                 write the generated files anew: docs/stores.md, docs/cli.md,

@@ -82,6 +82,11 @@ impl Cluster {
         Ok(())
     }
 
+    /// Its first process, which starts the others.
+    pub fn id(&self) -> u32 {
+        self.server.id()
+    }
+
     /// The URL of its database.
     pub fn url(&self) -> String {
         self.url_of("postgres")

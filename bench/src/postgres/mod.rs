@@ -130,6 +130,14 @@ impl Database {
         }
     }
 
+    /// The first process of its server, if that was started for it.
+    pub fn process(&self) -> Option<u32> {
+        match self {
+            Database::Given(_) => None,
+            Database::Own(cluster) => Some(cluster.id()),
+        }
+    }
+
     /// The URL of a new database beside it.
     pub fn another(&self, name: &str) -> Result<String> {
         let Database::Own(cluster) = self else {
@@ -185,6 +193,7 @@ fn add_rows(
             target: Some(Target::AtLeast(wanted)),
             note: format!("{}; {note}", measured.note()),
         });
+        measured.report_processor_time(report, &format!("PostgreSQL {what}"));
     }
     let millis = |quantile| start.value_at_quantile(quantile) as f64 / 1000.0;
     let note = compare(results, |theirs| format!("{:.2} ms", theirs.start.p50));

@@ -93,6 +93,7 @@ fn add_rows(
             target: Some(Target::AtLeast(wanted)),
             note: format!("{}; {note}", measured.note()),
         });
+        measured.report_processor_time(report, &format!("Redis {what}"));
     }
     let millis = |quantile| start.value_at_quantile(quantile) as f64 / 1000.0;
     let note = compare(results, |theirs| format!("{:.2} ms", theirs.start.p50));

@@ -7,14 +7,12 @@
 pub mod server;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use taskyard::{Client, Task};
+use anyhow::{Context, Result};
+use taskyard::Client;
 
 use super::Size;
-use super::load::{self, Load, Measured, TUBE};
+use super::load::{self, Load, Measured};
 use super::queue_figures::warm_up;
 use super::report::{Report, Row, Target};
 
@@ -46,57 +44,21 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
 
 async fn measure_four(client: &Client, load: Load) -> Result<[Measured; 4]> {
     let put = load::put(client, load).await.context("put")?;
-    let held = Arc::new(Mutex::new(Vec::with_capacity(load.tasks)));
-    let take = take(client, load, &held).await.context("take")?;
-    let ack = ack(client, load, &held).await.context("ack")?;
+    let (take, held) = load::take(client, load).await.context("take")?;
+    let ack = load::ack(client, load, held).await.context("ack")?;
     load::put(client, load).await.context("put again")?;
     let pairs = load::take_and_ack(client, load).await.context("take and ack")?;
     Ok([put, take, ack, pairs])
-}
-
-/// The tasks that clients hold.
-type Held = Arc<Mutex<Vec<Task>>>;
-
-async fn take(client: &Client, load: Load, held: &Held) -> Result<Measured> {
-    let (client, held) = (client.clone(), Arc::clone(held));
-    let call = move |count| {
-        let (client, held) = (client.clone(), Arc::clone(&held));
-        async move {
-            let tasks = client.take_many(TUBE, count, Duration::ZERO).await?;
-            let taken = tasks.len();
-            held.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
-            Ok(taken)
-        }
-    };
-    load::run(load, call).await
-}
-
-async fn ack(client: &Client, load: Load, held: &Held) -> Result<Measured> {
-    let (client, held, counter) = (client.clone(), Arc::clone(held), client.clone());
-    let call = move |count| {
-        let (client, held) = (client.clone(), Arc::clone(&held));
-        async move {
-            let tasks = {
-                let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
-                let left = held.len().saturating_sub(count);
-                held.split_off(left)
-            };
-            client.ack_many(&tasks).await?;
-            Ok(tasks.len())
-        }
-    };
-    let measured = load::run(load, call).await?;
-    let left = counter.stats(TUBE).await?.tasks.total();
-    ensure!(left == 0, "{left} tasks are left");
-    Ok(measured)
 }
 
 fn tell(report: &mut Report, place: usize, batch: usize, measured: &Measured) {
     let (queue, name) = (QUEUE[place], NAMES[place]);
     let batches = if batch > 1 { format!(", batches of {batch}") } else { String::new() };
     let times = measured.rate() / queue;
+    let what = format!("Tarantool {name}, {CLIENTS} in flight{batches}");
+    measured.report_processor_time(report, &what);
     report.add(Row {
-        what: format!("Tarantool {name}, {CLIENTS} in flight{batches}"),
+        what,
         figure: measured.rate(),
         unit: "tasks/s",
         target: (batch > 1).then_some(Target::AtLeast(2.0 * queue)),

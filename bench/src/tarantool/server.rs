@@ -63,6 +63,11 @@ impl TarantoolServer {
         bail!("Tarantool does not become ready")
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Its URL.
     pub fn url(&self) -> String {
         format!("tarantool://bench:bench@127.0.0.1:{}", self.port)
