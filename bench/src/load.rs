@@ -41,11 +41,6 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// How many tasks were processed.
-    pub fn tasks(&self) -> usize {
-        self.tasks
-    }
-
     /// Tasks a second.
     pub fn rate(&self) -> f64 {
         self.tasks as f64 / self.seconds

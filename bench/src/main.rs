@@ -12,6 +12,7 @@ mod durable;
 mod estimates;
 mod http;
 mod iproto;
+mod keep_done;
 mod keys;
 mod load;
 mod memory;
@@ -103,7 +104,9 @@ enum Part {
     Cost,
     /// A backlog larger than memory.
     Backlog,
-    /// Done tasks that are kept, pages of tasks and searches.
+    /// Takes and acks where done tasks are kept, compared with those without.
+    KeepDone,
+    /// Pages of tasks and searches.
     Records,
     /// Puts with unique keys, on each store.
     Keys,
@@ -227,6 +230,7 @@ impl Part {
             Part::Memory => memory::measure(report, size).await?,
             Part::Cost => cost::measure(report, size).await?,
             Part::Backlog => backlog::measure(report, folder, size).await?,
+            Part::KeepDone => keep_done::measure(report, folder, size).await?,
             Part::Records => records::measure(report, folder, size).await?,
             Part::Keys => keys::measure(report, folder, size).await?,
             Part::Estimates => estimates::measure(report, size),

@@ -1,4 +1,4 @@
-//! Done tasks that a tube keeps, pages of tasks, estimates and searches of payloads: on the embedded store, PostgreSQL and
+//! Pages of tasks, estimates and searches of payloads: on the embedded store, PostgreSQL and
 //! Tarantool.
 
 use std::path::Path;
@@ -7,78 +7,28 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
-use taskyard::{Client, Http, Kind, NewTask, OpenOptions, TaskId, TubeName, TubeOptions};
+use taskyard::{Client, Http, NewTask, OpenOptions, TaskId, TubeName};
 use taskyard_engine::{Engine, Settings, SystemClock};
 use taskyard_server::{Config, Server};
 use taskyard_wire::http::TasksQuery;
 use tokio::sync::oneshot;
 
-use super::load::{self, Load, Measured, TUBE};
+use super::load::{self, Load, TUBE};
 use super::report::{Report, Row, Target};
 use super::{Size, positions, postgres, store_in, tarantool};
 
-/// Turns of a comparison.
-const TURNS: usize = 8;
 /// Pages, and estimates, whose time is measured.
 const PAGES: u64 = 200;
 
 pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
-    let load = Load { clients: 256, batch: 1, tasks: size.tasks / 10 };
-    let (plain, keeping) = (store_in(folder, "plain"), store_in(folder, "keeping"));
-    keep_done(report, "SQLite", &plain, &keeping, load).await?;
     lists(report, "SQLite", &store_in(folder, "lists"), size).await?;
     if let Some(database) = postgres::database(folder, None)? {
-        // A database finishes fewer tasks in a second; these are still more than are kept.
-        let load = Load { tasks: load.tasks / 5, ..load };
-        let (plain, keeping) = (database.another("plain")?, database.another("keeping")?);
-        keep_done(report, "PostgreSQL", &plain, &keeping, load).await?;
         lists(report, "PostgreSQL", &database.url(), size).await?;
     }
     if let Some(server) = tarantool::server::start(folder)? {
         lists(report, "Tarantool", &server.url(), size).await?;
     }
     Ok(())
-}
-
-/// Takes and acks with and without `keep_done`, in turns. Each turn finishes more tasks than are kept, so that the
-/// oldest are removed all the time.
-async fn keep_done(
-    report: &mut Report,
-    name: &str,
-    plain: &str,
-    keeping: &str,
-    load: Load,
-) -> Result<()> {
-    let (plain, keeping) = (load::open(plain).await?, load::open(keeping).await?);
-    plain.create(TUBE, TubeOptions::new(Kind::FifoTtl)).await?;
-    let keep_done = Some(Duration::from_secs(3600).into());
-    let options = TubeOptions { keep_done, ..TubeOptions::new(Kind::FifoTtl) };
-    keeping.create(TUBE, options).await?;
-    let mut without = one_turn(&plain, load).await?;
-    let mut with = one_turn(&keeping, load).await?;
-    for _ in 1..TURNS {
-        without.add(&one_turn(&plain, load).await?)?;
-        with.add(&one_turn(&keeping, load).await?)?;
-    }
-    plain.close().await?;
-    keeping.close().await?;
-    report.add(Row {
-        what: format!("take + ack with keep_done, {name}"),
-        figure: with.rate() / without.rate() * 100.0,
-        unit: "% of without",
-        target: Some(Target::AtLeast(60.0)),
-        note: format!(
-            "{:.0} and {:.0} pairs/s, 256 in flight, {TURNS} turns, 10,000 done tasks kept",
-            with.rate(),
-            without.rate()
-        ),
-    });
-    Ok(())
-}
-
-async fn one_turn(client: &Client, load: Load) -> Result<Measured> {
-    load::put(client, load).await?;
-    load::take_and_ack(client, load).await
 }
 
 /// Pages and a search in a large tube, over HTTP.
@@ -279,13 +229,12 @@ mod tests {
         measure(&mut report, folder.path(), TINY).await.unwrap();
         let found = report.names();
         let stores = [
-            ("SQLite", true, true),
-            ("PostgreSQL", postgres::programs().is_some(), true),
-            ("Tarantool", tarantool::server::program().is_some(), false),
+            ("SQLite", true),
+            ("PostgreSQL", postgres::programs().is_some()),
+            ("Tarantool", tarantool::server::program().is_some()),
         ];
         let mut expected = Vec::new();
-        for (store, _, keeps) in stores.into_iter().filter(|(_, is_installed, _)| *is_installed) {
-            expected.extend(keeps.then(|| format!("take + ack with keep_done, {store}")));
+        for (store, _) in stores.into_iter().filter(|(_, is_installed)| *is_installed) {
             let over_http = [
                 "a page of 100 tasks",
                 "search of all payloads",

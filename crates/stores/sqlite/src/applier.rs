@@ -4,7 +4,7 @@
 //! the current database, such as the writer with a batch that does not go through the journal, applies the
 //! remaining batches first.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -277,13 +277,19 @@ impl ApplierState {
 }
 
 impl UnappliedBatches {
-    /// Removes the oldest batches, enough for one transaction.
+    /// Removes the oldest batches, enough for one transaction. A row that a batch updates and a later one removes is not written, so more
+    /// batches are taken for it: done tasks that a tube keeps for a short time may leave before they are written.
     fn take(&mut self) -> Vec<UnappliedBatch> {
-        let (mut taken, mut weight) = (Vec::new(), 0);
-        while weight < WEIGHT_WANTED
+        let (mut taken, mut weight, mut unwritten) = (Vec::new(), 0_usize, 0_usize);
+        let mut updated = HashSet::new();
+        let is_all = self.weight < WEIGHT_WANTED;
+        while weight.saturating_sub(unwritten) < WEIGHT_WANTED
             && let Some(unapplied) = self.batches.pop_front()
         {
             weight += unapplied.weight;
+            if !is_all {
+                unwritten += ROW_WEIGHT * count_unwritten(&mut updated, &unapplied.batch.rows);
+            }
             taken.push(unapplied);
         }
         self.weight -= weight;
@@ -302,8 +308,20 @@ impl UnappliedBatches {
     }
 }
 
+/// How many of the rows that earlier batches updated these remove; adds those that these update.
+fn count_unwritten(updated: &mut HashSet<i64>, rows: &Rows) -> usize {
+    let changed = rows.updates.iter().chain(&rows.replaced);
+    updated.extend(changed.map(|row| row.0));
+    if updated.is_empty() {
+        return 0;
+    }
+    rows.removed.iter().filter(|key| updated.remove(key)).count()
+}
+
 fn weight(rows: &Rows) -> usize {
-    let changed = rows.updates.len() + rows.replaced.len() + rows.removed.len();
+    // Consecutive rows are removed together, and share pages.
+    let removed = rows.removed.chunk_by(|a, b| a + 1 == *b).count();
+    let changed = rows.updates.len() + rows.replaced.len() + removed;
     let is_changed = |change: &&(i64, KeyChange)| !matches!(change.1, KeyChange::Insert(_));
     let keys = rows.keys.iter().filter(is_changed).count();
     (changed + rows.next_ids.len() + keys + rows.pace.len()) * ROW_WEIGHT

@@ -117,14 +117,15 @@ impl Rows {
         self.inserts.iter().chain(&self.replaced).map(|row| row.0).collect()
     }
 
-    /// Writes all rows but those of keys.
-    pub fn write(&self, db: &Connection) -> Result<(), WriteError> {
+    /// Writes all rows but those of keys, and but updates of the rows that are removed later.
+    fn write(&self, db: &Connection, later: &LaterRemovals<'_>) -> Result<(), WriteError> {
         for (number, next_id) in &self.next_ids {
             write_next_id(db, *number, *next_id)?;
         }
+        let remains = |row: &&(i64, Record)| !later.contains(row.0);
         self.insert(db)?;
-        self.update(db)?;
-        self.replace(db)?;
+        update_all(db, self.updates.iter().filter(remains))?;
+        replace_all(db, self.replaced.iter().filter(remains))?;
         self.remove(db)?;
         self.pace.write(db)
     }
@@ -142,59 +143,12 @@ impl Rows {
     }
 
     pub fn update(&self, db: &Connection) -> Result<(), WriteError> {
-        if self.updates.is_empty() {
-            return Ok(());
-        }
-        let sql = "UPDATE task SET state = ?, due = ?, expires = ?, ttr = ?, attempts = ?, \
-                   previous_start = ?, sum = ?, failures = ?, finished = ? WHERE key = ?";
-        let mut update = db.prepare_cached(sql)?;
-        for (key, record) in &self.updates {
-            let columns = TaskColumns::new(*key, record);
-            let changed = update.execute(params![
-                columns.state,
-                columns.due,
-                columns.expires,
-                columns.ttr,
-                columns.attempts,
-                columns.previous_start,
-                columns.sum,
-                columns.failures,
-                columns.finished,
-                key,
-            ])?;
-            expect_rows(*key, changed, 1)?;
-        }
-        Ok(())
+        update_all(db, &self.updates)
     }
 
     /// Updates rows with their bodies.
     pub fn replace(&self, db: &Connection) -> Result<(), WriteError> {
-        let sql = "UPDATE task SET state = ?, due = ?, pri = ?, expires = ?, ttr = ?, attempts = ?, \
-                   previous_start = ?, sum = ?, failures = ?, finished = ?, \
-                   semaphore_priority = ?, data_sum = ?, meta = ?, data = ? WHERE key = ?";
-        for (key, record) in &self.replaced {
-            let Some(body) = &record.body else { continue };
-            let columns = TaskColumns::new(*key, record);
-            let changed = db.prepare_cached(sql)?.execute(params![
-                columns.state,
-                columns.due,
-                columns.pri,
-                columns.expires,
-                columns.ttr,
-                columns.attempts,
-                columns.previous_start,
-                columns.sum,
-                columns.failures,
-                columns.finished,
-                columns.semaphore_priority,
-                codec::body_sum(*key, body.meta(), body.payload()),
-                body.meta(),
-                body.payload(),
-                key,
-            ])?;
-            expect_rows(*key, changed, 1)?;
-        }
-        Ok(())
+        replace_all(db, &self.replaced)
     }
 
     /// Deletes rows; one statement deletes consecutive rows.
@@ -211,16 +165,130 @@ impl Rows {
     }
 }
 
+fn update_all<'a>(
+    db: &Connection,
+    rows: impl IntoIterator<Item = &'a (i64, Record)>,
+) -> Result<(), WriteError> {
+    let mut rows = rows.into_iter().peekable();
+    if rows.peek().is_none() {
+        return Ok(());
+    }
+    let sql = "UPDATE task SET state = ?, due = ?, expires = ?, ttr = ?, attempts = ?, \
+               previous_start = ?, sum = ?, failures = ?, finished = ? WHERE key = ?";
+    let mut update = db.prepare_cached(sql)?;
+    for (key, record) in rows {
+        let columns = TaskColumns::new(*key, record);
+        let changed = update.execute(params![
+            columns.state,
+            columns.due,
+            columns.expires,
+            columns.ttr,
+            columns.attempts,
+            columns.previous_start,
+            columns.sum,
+            columns.failures,
+            columns.finished,
+            key,
+        ])?;
+        expect_rows(*key, changed, 1)?;
+    }
+    Ok(())
+}
+
+/// Updates rows with their bodies.
+fn replace_all<'a>(
+    db: &Connection,
+    rows: impl IntoIterator<Item = &'a (i64, Record)>,
+) -> Result<(), WriteError> {
+    let sql = "UPDATE task SET state = ?, due = ?, pri = ?, expires = ?, ttr = ?, attempts = ?, \
+               previous_start = ?, sum = ?, failures = ?, finished = ?, \
+               semaphore_priority = ?, data_sum = ?, meta = ?, data = ? WHERE key = ?";
+    for (key, record) in rows {
+        let Some(body) = &record.body else { continue };
+        let columns = TaskColumns::new(*key, record);
+        let changed = db.prepare_cached(sql)?.execute(params![
+            columns.state,
+            columns.due,
+            columns.pri,
+            columns.expires,
+            columns.ttr,
+            columns.attempts,
+            columns.previous_start,
+            columns.sum,
+            columns.failures,
+            columns.finished,
+            columns.semaphore_priority,
+            codec::body_sum(*key, body.meta(), body.payload()),
+            body.meta(),
+            body.payload(),
+            key,
+        ])?;
+        expect_rows(*key, changed, 1)?;
+    }
+    Ok(())
+}
+
+/// The rows that batches of one transaction remove, and in which batch. What earlier batches of the transaction write into such a row
+/// would be lost with it.
+#[derive(Debug, Default)]
+struct RemovedRows {
+    /// The first and the last key of consecutive rows, and the index of the batch; by key.
+    runs: Vec<(i64, i64, usize)>,
+}
+
+/// The rows that batches after one of the transaction remove.
+struct LaterRemovals<'a> {
+    removed: &'a RemovedRows,
+    batch: usize,
+}
+
+impl RemovedRows {
+    fn of<'a>(batches: impl Iterator<Item = &'a Batch> + Clone) -> Self {
+        let is_changed =
+            |batch: &Batch| !batch.rows.updates.is_empty() || !batch.rows.replaced.is_empty();
+        // Nothing can be left out, so nothing is looked up.
+        if !batches.clone().any(is_changed) {
+            return RemovedRows::default();
+        }
+        RemovedRows::all(batches)
+    }
+
+    fn all<'a>(batches: impl Iterator<Item = &'a Batch>) -> Self {
+        let runs = |(index, batch): (usize, &'a Batch)| {
+            let runs = batch.rows.removed.chunk_by(|a, b| a + 1 == *b);
+            runs.map(move |run| (run[0], run[run.len() - 1], index))
+        };
+        let mut runs: Vec<_> = batches.enumerate().flat_map(runs).collect();
+        runs.sort_unstable();
+        RemovedRows { runs }
+    }
+
+    fn after(&self, batch: usize) -> LaterRemovals<'_> {
+        LaterRemovals { removed: self, batch }
+    }
+}
+
+impl LaterRemovals<'_> {
+    fn contains(&self, key: i64) -> bool {
+        let runs = &self.removed.runs;
+        // A key that is removed twice may be found in its earlier run: then its row is written although it need not be.
+        let index = runs.partition_point(|(first, _, _)| *first <= key);
+        let run = index.checked_sub(1).map(|index| runs[index]);
+        run.is_some_and(|(_, last, batch)| key <= last && batch > self.batch)
+    }
+}
+
 /// Writes batches within a transaction; `head` becomes the head of the last one.
 pub(super) fn write_all<'a>(
     db: &Connection,
-    batches: impl IntoIterator<Item = &'a Batch> + Clone,
+    batches: impl IntoIterator<Item = &'a Batch, IntoIter: Clone> + Clone,
     head: &mut Head,
 ) -> Result<(), WriteError> {
     keys::write(db, batches.clone().into_iter().flat_map(|batch| &batch.rows.keys))?;
-    for batch in batches {
+    let removed = RemovedRows::of(batches.clone().into_iter());
+    for (index, batch) in batches.into_iter().enumerate() {
         let follows = Some(batch.head.batch) == head.batch.checked_add(1);
-        batch.rows.write(db)?;
+        batch.rows.write(db, &removed.after(index))?;
         batch.rows.count(head);
         let expected = [batch.head.tubes, batch.head.tasks, batch.head.task_keys];
         if !follows || [head.tubes, head.tasks, head.task_keys] != expected {
@@ -269,4 +337,22 @@ fn expect_rows(key: i64, changed: usize, wanted: usize) -> Result<(), WriteError
     let (tube, id) = codec::split_key(key);
     let what = format!("task {id} of tube number {tube}: {changed} rows instead of {wanted}");
     Err(WriteError::Damaged(what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(removed: &[i64]) -> Batch {
+        let rows = Rows { removed: removed.to_vec(), ..Rows::default() };
+        Batch { head: Head::default(), rows }
+    }
+
+    #[test]
+    fn removals_of_later_batches_are_found() {
+        let batches = [batch(&[1, 2, 3, 7]), batch(&[5, 6]), batch(&[10])];
+        let removed = RemovedRows::all(batches.iter());
+        let found = |batch: usize| (0..12).filter(move |key| removed.after(batch).contains(*key));
+        assert_eq!(found(0).collect::<Vec<_>>(), [5, 6, 10]);
+    }
 }

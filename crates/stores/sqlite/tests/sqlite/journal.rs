@@ -10,7 +10,7 @@ use taskyard_store_sqlite::{Fault, SqliteStore};
 
 use crate::fixture::{
     FILES, TaskContent, ask, block_on, close, content, copy, create, delete, fast_folder, finish,
-    finish_now, must, open, put, put_now, run, take_now, try_open,
+    finish_now, must, open, peek, put, put_now, run, take_now, try_open,
 };
 
 const IDS: u64 = 10_000;
@@ -36,6 +36,41 @@ fn batches_in_the_journal_survive_a_crash() {
     close(store);
     for file in &FILES[3..] {
         assert_eq!(fs::metadata(folder.path().join(file)).expect("it is there").len(), 0, "{file}");
+    }
+}
+
+/// A done task that its tube kept for a short time was updated and then removed in one transaction, which cost more than all else. Now
+/// it is only removed, and what other batches write stays as it was.
+#[test]
+fn a_done_task_that_leaves_before_it_is_applied_is_only_removed() {
+    for is_crash in [true, false] {
+        let folder = fast_folder();
+        let mut store = keep_in_journal(open(folder.path()));
+        let keep_done = Some(Span::FOREVER);
+        must(&store, create("mail", TubeOptions { keep_done, ..TubeOptions::new(Kind::FifoTtl) }));
+        put_now(&store, "mail", (0..10).map(new_task).collect());
+        let held = take_now(&store, "mail", 7);
+        for task in &held[..6] {
+            finish_now(&store, "mail", task, Finish::Ack);
+        }
+        finish_now(&store, "mail", &held[6], Finish::Bury);
+        must(&store, delete("mail", [0, 1, 3]));
+        must(&store, delete("mail", [6, 9]));
+        let before = must(&store, peek("mail", 0..10));
+        if is_crash {
+            drop(store);
+            store = open(folder.path());
+        } else {
+            store.catch_up().expect("it can be applied");
+        }
+        assert_eq!(must(&store, peek("mail", 0..10)), before);
+        close(store);
+        let db = rusqlite::Connection::open(folder.path().join("taskyard.db")).expect("it opens");
+        let sql = "SELECT group_concat(key & 1023 || ':' || state) FROM task";
+        let rows = db.query_row(sql, [], |row| row.get::<_, String>(0));
+        assert_eq!(rows.as_deref(), Ok("2:5,4:5,5:5,7:0,8:0"));
+        drop(db);
+        assert_eq!(must(&open(folder.path()), peek("mail", 0..10)), before);
     }
 }
 
