@@ -30,9 +30,10 @@ const WEIGHT_WANTED: usize = 4 << 20;
 /// memory.
 const WEIGHT_MAX: usize = 16 << 20;
 /// Weight of a row besides its bytes: a changed or deleted row may be alone on its page.
-const ROW_WEIGHT: usize = 256;
-/// How long batches wait for others before they are applied.
-const APPLY_DELAY: Duration = Duration::from_millis(50);
+const ROW_WEIGHT: usize = 128;
+/// How long batches wait for others before they are applied: long enough that done tasks which a tube keeps for less than that never
+/// have to be written as such.
+const APPLY_DELAY: Duration = Duration::from_millis(250);
 /// Delay before a retry after a failure, for example a full disk.
 const RETRY: Duration = Duration::from_secs(1);
 
