@@ -120,9 +120,7 @@ BEGIN
         _set := set_config('lock_timeout', _wait, true);
     END IF;
     BEGIN
-        IF _fresh AND cardinality(_keys) = 1 AND _keys[1] IS NOT NULL THEN
-            INSERT INTO taskyard.key (tube, key, id) VALUES (_number, _keys[1], _ids[1]);
-        ELSIF _fresh THEN
+        IF _fresh THEN
             INSERT INTO taskyard.key (tube, key, id)
                 SELECT _number, n.key, n.id FROM (SELECT unnest(_keys) AS key, unnest(_ids) AS id) n
                 WHERE n.key IS NOT NULL ORDER BY n.key COLLATE "C";
@@ -143,6 +141,39 @@ BEGIN
             -- Only an insertion without a search waits for the end of a task; the search then finds its key.
             _lost := _fresh AND cardinality(_keys) > 1;
             _locked := _lost;
+    END;
+    IF _wait IS NOT NULL THEN
+        _set := set_config('lock_timeout', _before, true);
+    END IF;
+END $$;
+
+-- Gives a key that has no row to one new task and returns the id of that, from the sequence _from; NULL if the key has a row. For _locked
+-- and _lost see claim_keys. The search is a part of the insertion, because a statement costs much more than an expression.
+CREATE OR REPLACE FUNCTION taskyard.claim_new_key(
+    _number integer, _key text, _from regclass, OUT _locked boolean, OUT _lost boolean, OUT id bigint)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _wait text := nullif(current_setting('taskyard.lock_wait', true), '');
+    _before text := current_setting('lock_timeout');
+    _set text;
+BEGIN
+    _locked := true;
+    _lost := false;
+    IF _wait IS NOT NULL THEN
+        _set := set_config('lock_timeout', _wait, true);
+    END IF;
+    BEGIN
+        INSERT INTO taskyard.key AS i (tube, key, id) SELECT _number, _key, nextval(_from)
+            WHERE NOT EXISTS (SELECT 1 FROM taskyard.key k WHERE k.tube = _number AND k.key = _key)
+            RETURNING i.id INTO id;
+    EXCEPTION
+        WHEN unique_violation THEN
+            _lost := true;
+        WHEN lock_not_available THEN
+            IF _wait IS NULL THEN
+                RAISE;
+            END IF;
+            _locked := false;
     END;
     IF _wait IS NOT NULL THEN
         _set := set_config('lock_timeout', _before, true);

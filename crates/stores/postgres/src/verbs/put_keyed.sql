@@ -266,23 +266,27 @@ DECLARE
     _ttl bigint := CASE WHEN _t.has_times THEN coalesce(_t.ttl, {{FOREVER}}) ELSE {{FOREVER}} END;
     _expires bigint := taskyard.later(_now, _ttl);
     _count integer := cardinality(_payloads);
-    _given text[] := array_remove(_keys, NULL);
+    _given text[];
     _claim record;
 BEGIN
-    -- A put of more than five keys is recognized as a repeated one by three of them. The search for all of them would cost as much as
-    -- their insertion, which finds the others: it ends at the first known key and is taken back. Only the ids of the attempt are lost.
-    PERFORM 1 FROM taskyard.key k WHERE k.tube = _t.number AND k.key = ANY (CASE WHEN cardinality(_given) <= 5 THEN _given
-        ELSE ARRAY[_given[1], _given[cardinality(_given) / 2 + 1], _given[cardinality(_given)]] END) LIMIT 1;
-    IF FOUND THEN
-        RETURN;
-    END IF;
-    -- A statement costs much more than an expression.
-    IF _count = 1 THEN
-        ids := ARRAY[nextval(_t.ids)];
+    IF _count = 1 AND _keys[1] IS NOT NULL THEN
+        _claim := taskyard.claim_new_key(_t.number, _keys[1], _t.ids);
+        IF _claim.id IS NULL AND _claim._locked THEN
+            RETURN;
+        END IF;
+        ids := ARRAY[_claim.id];
     ELSE
+        -- A put of more than five keys is recognized as a repeated one by three of them. The search for all of them would cost as much as
+        -- their insertion, which finds the others: it ends at the first known key and is taken back. Only the ids of the attempt are lost.
+        _given := array_remove(_keys, NULL);
+        PERFORM 1 FROM taskyard.key k WHERE k.tube = _t.number AND k.key = ANY (CASE WHEN cardinality(_given) <= 5 THEN _given
+            ELSE ARRAY[_given[1], _given[cardinality(_given) / 2 + 1], _given[cardinality(_given)]] END) LIMIT 1;
+        IF FOUND THEN
+            RETURN;
+        END IF;
         ids := ARRAY(SELECT nextval(_t.ids) FROM generate_series(1, _count));
+        _claim := taskyard.claim_keys(_t.number, _keys, ids, _now, true);
     END IF;
-    _claim := taskyard.claim_keys(_t.number, _keys, ids, _now, true);
     IF _claim._lost OR NOT _claim._locked THEN
         locked := CASE WHEN NOT _claim._locked THEN false END;
         RETURN;
