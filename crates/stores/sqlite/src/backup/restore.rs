@@ -250,7 +250,7 @@ impl<'a> DatabaseBuilder<'a> {
 
     fn columns(&self, table: &str) -> rusqlite::Result<Vec<String>> {
         let statement = self.db.prepare(&format!("SELECT * FROM \"{table}\" LIMIT 0"))?;
-        Ok(statement.column_names().into_iter().map(Into::into).collect())
+        Ok(statement.column_names().map(Into::into).collect())
     }
 
     fn add(&mut self, rows: &RowBlock) -> Result<(), RestoreError> {

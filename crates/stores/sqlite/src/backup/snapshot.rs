@@ -180,7 +180,7 @@ fn tables(db: &Connection) -> Result<VecDeque<Table>, RowError> {
     let tables = names.map(|name| {
         let name = name?;
         let statement = db.prepare(&format!("SELECT * FROM \"{name}\" LIMIT 0"))?;
-        let columns: Vec<String> = statement.column_names().into_iter().map(Into::into).collect();
+        let columns: Vec<String> = statement.column_names().map(Into::into).collect();
         // The rowid comes first.
         let at = |wanted| columns.iter().position(|column| column == wanted).map(|at| at + 1);
         let body = match BODY_COLUMNS.map(at) {
