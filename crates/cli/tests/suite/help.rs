@@ -5,7 +5,8 @@ use taskyard_store::OpenOptions;
 use crate::process::{TestServer, http_get, run};
 
 /// All commands.
-const VERBS: [&str; 26] = [
+const VERBS: [&str; 27] = [
+    "config",
     "copy",
     "manager",
     "migrate",
