@@ -14,10 +14,11 @@ pub fn run_all(options: &CompareOptions, builds: &[Build; 2]) -> Result<Vec<Pair
     for turn in 0..options.turns {
         let mut pair: Pair = [Vec::new(), Vec::new()];
         for side in order(turn) {
-            let name = [&options.old, &options.new][side];
-            eprintln!("turn {} of {}: {name}", turn + 1, options.turns);
-            pair[side] = run_one(options, builds, side)
-                .map_err(|error| format!("turn {} of {name}: {error}", turn + 1))?;
+            let name = [format!("old, {}", options.old), format!("new, {}", options.new)];
+            let step = format!("turn {} of {}, {}", turn + 1, options.turns, name[side]);
+            eprintln!("{step}");
+            pair[side] =
+                run_one(options, builds, side).map_err(|error| format!("{step}: {error}"))?;
         }
         pairs.push(pair);
     }

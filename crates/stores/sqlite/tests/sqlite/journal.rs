@@ -66,7 +66,7 @@ fn a_done_task_that_leaves_before_it_is_applied_is_only_removed() {
         assert_eq!(must(&store, peek("mail", 0..10)), before);
         close(store);
         let db = rusqlite::Connection::open(folder.path().join("taskyard.db")).expect("it opens");
-        let sql = "SELECT group_concat(key & 1023 || ':' || state) FROM task";
+        let sql = "SELECT group_concat((key & 1023) || ':' || state) FROM task";
         let rows = db.query_row(sql, [], |row| row.get::<_, String>(0));
         assert_eq!(rows.as_deref(), Ok("2:5,4:5,5:5,7:0,8:0"));
         drop(db);
