@@ -157,7 +157,7 @@ struct ProcessorTimes {
 impl ServedRun {
     async fn measure(&self, report: &mut Report, client: &Client, load: Load) -> Result<()> {
         let begin = self.used()?;
-        let put = load::put(client, load).await.context("put")?;
+        let put = load::put_uncounted(client, load, load::task).await.context("put")?;
         let after_put = self.used()?;
         let (take, held) = load::take(client, load).await.context("take")?;
         let after_take = self.used()?;

@@ -8,11 +8,11 @@ pub mod server;
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use taskyard::Client;
 
 use super::Size;
-use super::load::{self, Load, Measured};
+use super::load::{self, Load, Measured, TUBE};
 use super::queue_figures::warm_up;
 use super::report::{Report, Row, Target};
 
@@ -46,6 +46,8 @@ async fn measure_four(client: &Client, load: Load) -> Result<[Measured; 4]> {
     let put = load::put(client, load).await.context("put")?;
     let (take, held) = load::take(client, load).await.context("take")?;
     let ack = load::ack(client, load, held).await.context("ack")?;
+    let left = client.stats(TUBE).await?.tasks.total();
+    ensure!(left == 0, "{left} tasks are left");
     load::put(client, load).await.context("put again")?;
     let pairs = load::take_and_ack(client, load).await.context("take and ack")?;
     Ok([put, take, ack, pairs])

@@ -16,7 +16,7 @@ pub struct Build {
 
 /// How a build is given.
 #[derive(Debug, PartialEq, Eq)]
-enum Source {
+enum BuildSource {
     /// The working tree.
     Here,
     /// A benchmark that was built before.
@@ -40,29 +40,29 @@ pub fn prepare(options: &CompareOptions) -> Result<[Build; 2], String> {
 
 fn build(text: &str, needs_benchmark: bool) -> Result<Build, String> {
     match source(text)? {
-        Source::File(file) => Ok(beside(&file)),
-        Source::Here => {
+        BuildSource::File(file) => Ok(beside(&file)),
+        BuildSource::Here => {
             cargo_build(&shell::root(), &shell::target(), true)?;
             Ok(beside(&shell::target().join("release").join(BENCHMARK)))
         }
-        Source::Revision(commit) => build_revision(text, &commit, needs_benchmark),
+        BuildSource::Revision(commit) => build_revision(text, &commit, needs_benchmark),
     }
 }
 
-fn source(text: &str) -> Result<Source, String> {
+fn source(text: &str) -> Result<BuildSource, String> {
     if text == "." {
-        return Ok(Source::Here);
+        return Ok(BuildSource::Here);
     }
     if Path::new(text).is_file() {
         let file =
             fs::canonicalize(text).map_err(|error| format!("cannot find {text}: {error}"))?;
-        return Ok(Source::File(file));
+        return Ok(BuildSource::File(file));
     }
     let commit = format!("{text}^{{commit}}");
     let mut git = shell::program("git");
     git.args(["rev-parse", "--verify", "--quiet", &commit]);
     match shell::output(&mut git) {
-        Ok(hash) => Ok(Source::Revision(hash.trim().to_owned())),
+        Ok(hash) => Ok(BuildSource::Revision(hash.trim().to_owned())),
         Err(_) => Err(format!(
             "`{text}` is neither a revision of this repository nor a file; a benchmark that was built before is given as its path"
         )),
@@ -126,10 +126,13 @@ mod tests {
 
     #[test]
     fn builds_are_files_or_revisions() {
-        assert_eq!(source("."), Ok(Source::Here));
+        assert_eq!(source("."), Ok(BuildSource::Here));
         let own = std::env::current_exe().unwrap();
-        assert_eq!(source(own.to_str().unwrap()), Ok(Source::File(own.canonicalize().unwrap())));
-        assert!(matches!(source("HEAD"), Ok(Source::Revision(hash)) if hash.len() >= 40));
+        assert_eq!(
+            source(own.to_str().unwrap()),
+            Ok(BuildSource::File(own.canonicalize().unwrap()))
+        );
+        assert!(matches!(source("HEAD"), Ok(BuildSource::Revision(hash)) if hash.len() >= 40));
         let error = source("no-such-revision").unwrap_err();
         assert!(error.contains("neither a revision"), "{error}");
     }

@@ -1,4 +1,4 @@
-//! What the ratios of turns show: their median, its confidence interval, and whether a limit is kept.
+//! Finds what the ratios of turns show: their median, its confidence interval, and whether a limit is kept.
 
 /// The probability that the true median is outside of the interval: one in twenty.
 const OUTSIDE_MAX: f64 = 0.05;
@@ -19,18 +19,18 @@ pub struct Limit {
 
 /// Whether the limit is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum LimitResult {
     Shown,
     Refuted,
     Open,
 }
 
-impl Verdict {
+impl LimitResult {
     pub fn name(self) -> &'static str {
         match self {
-            Verdict::Shown => "shown",
-            Verdict::Refuted => "refuted",
-            Verdict::Open => "open",
+            LimitResult::Shown => "shown",
+            LimitResult::Refuted => "refuted",
+            LimitResult::Open => "open",
         }
     }
 }
@@ -52,8 +52,8 @@ impl Summary {
 
 impl Limit {
     /// Whether NEW is at most this much worse than OLD.
-    pub fn verdict(self, summary: &Summary, is_higher_better: bool) -> Verdict {
-        let Some((low, high)) = summary.interval else { return Verdict::Open };
+    pub fn result(self, summary: &Summary, is_higher_better: bool) -> LimitResult {
+        let Some((low, high)) = summary.interval else { return LimitResult::Open };
         let share = self.percent / 100.0;
         // How bad the best and the worst end of the interval are, and what is allowed.
         let (best, worst, allowed) = match is_higher_better {
@@ -61,9 +61,9 @@ impl Limit {
             true => (-high, -low, share - 1.0),
         };
         match () {
-            () if worst <= allowed => Verdict::Shown,
-            () if best > allowed => Verdict::Refuted,
-            () => Verdict::Open,
+            () if worst <= allowed => LimitResult::Shown,
+            () if best > allowed => LimitResult::Refuted,
+            () => LimitResult::Open,
         }
     }
 }
@@ -137,15 +137,15 @@ mod tests {
         let limit = Limit { percent: 3.0 };
         let of = |low, high| Summary { median: 1.0, interval: Some((low, high)) };
         for (low, high, cost, rate) in [
-            (0.99, 1.02, Verdict::Shown, Verdict::Shown),
-            (1.04, 1.10, Verdict::Refuted, Verdict::Shown),
-            (0.90, 0.96, Verdict::Shown, Verdict::Refuted),
-            (0.95, 1.05, Verdict::Open, Verdict::Open),
+            (0.99, 1.02, LimitResult::Shown, LimitResult::Shown),
+            (1.04, 1.10, LimitResult::Refuted, LimitResult::Shown),
+            (0.90, 0.96, LimitResult::Shown, LimitResult::Refuted),
+            (0.95, 1.05, LimitResult::Open, LimitResult::Open),
         ] {
-            assert_eq!(limit.verdict(&of(low, high), false), cost, "cost {low} to {high}");
-            assert_eq!(limit.verdict(&of(low, high), true), rate, "rate {low} to {high}");
+            assert_eq!(limit.result(&of(low, high), false), cost, "cost {low} to {high}");
+            assert_eq!(limit.result(&of(low, high), true), rate, "rate {low} to {high}");
         }
         let unknown = Summary { median: 1.0, interval: None };
-        assert_eq!(limit.verdict(&unknown, true), Verdict::Open);
+        assert_eq!(limit.result(&unknown, true), LimitResult::Open);
     }
 }

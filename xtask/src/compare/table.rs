@@ -50,7 +50,7 @@ fn row(comparison: &Comparison, limit: Limit) -> [String; 7] {
         number(*new),
         format!("{:.3}", summary.median),
         interval,
-        limit.verdict(summary, figure.is_higher_better).name().to_owned(),
+        limit.result(summary, figure.is_higher_better).name().to_owned(),
     ]
 }
 
@@ -70,7 +70,7 @@ fn json_line(options: &CompareOptions, comparison: &Comparison, limit: Limit) ->
         None => ("null".into(), "null".into()),
     };
     let better = if figure.is_higher_better { "higher" } else { "lower" };
-    let verdict = limit.verdict(summary, figure.is_higher_better);
+    let result = limit.result(summary, figure.is_higher_better);
     let fields = [
         ("part", quoted(&options.part)),
         ("name", quoted(&figure.name)),
@@ -82,7 +82,7 @@ fn json_line(options: &CompareOptions, comparison: &Comparison, limit: Limit) ->
         ("low", low),
         ("high", high),
         ("limit_percent", limit.percent.to_string()),
-        ("verdict", quoted(verdict.name())),
+        ("result", quoted(result.name())),
         ("ratios", format!("{ratios:?}")),
     ];
     let fields = fields.map(|(name, value)| format!("{}:{value}", quoted(name)));
@@ -134,7 +134,7 @@ put \"one\"  µs/task  2.00  2.00    1.000  0.980 to 1.020  shown
             (number("ratio"), number("low"), number("high")),
             (Some(1.0), Some(0.98), Some(1.02))
         );
-        assert_eq!(lines[0].get("verdict").unwrap().as_text(), Some("open"));
+        assert_eq!(lines[0].get("result").unwrap().as_text(), Some("open"));
         assert_eq!(lines[0].get("name").unwrap().as_text(), Some("put \"one\""));
     }
 }
