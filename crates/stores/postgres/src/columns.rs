@@ -53,7 +53,11 @@ macro_rules! columns {
         pub(super) mod $module {
             use super::Column;
 
-            #[expect(non_camel_case_types, reason = "their names are those of the constants")]
+            #[expect(
+                non_camel_case_types,
+                clippy::upper_case_acronyms,
+                reason = "their names are those of the constants"
+            )]
             enum Place { $($constant),* }
             $(pub const $constant: Column = Column::new(Place::$constant as usize, $name);)*
         }
