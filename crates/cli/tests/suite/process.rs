@@ -7,6 +7,7 @@ use std::ops::Deref;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+use std::thread;
 
 use serde_json::Value;
 use taskyard_testkit::recorded_output::{record, register_secret};
@@ -80,10 +81,16 @@ fn finish(command: &mut Command, input: &str) -> Ran {
     }
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.expect("the binary starts");
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(input.as_bytes()).expect("the binary reads its input");
-    }
-    let output = child.wait_with_output().expect("the binary ends");
+    // On a thread of its own: a command that prints while it reads would wait for its reader, which still wrote.
+    let stdin = child.stdin.take();
+    let output = thread::scope(|scope| {
+        if let Some(mut stdin) = stdin {
+            scope.spawn(move || {
+                stdin.write_all(input.as_bytes()).expect("the binary reads its input");
+            });
+        }
+        child.wait_with_output().expect("the binary ends")
+    });
     let ran = Ran {
         exit: output.status.code().expect("the binary is not killed"),
         out: String::from_utf8(output.stdout).expect("the output is text"),

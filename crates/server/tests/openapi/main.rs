@@ -105,7 +105,9 @@ async fn unmet(client: &Client, url: &str) -> Vec<String> {
     let document: Value = serde_json::from_str(&text("/openapi.json").await).unwrap();
     let mut unmet = Vec::new();
     let paths = document["paths"].as_object().unwrap().iter();
-    for (path, item) in paths.filter(|(path, _)| !path.ends_with("/socket")) {
+    // This server keeps its tasks in memory, of which there are no backups.
+    let is_possible = |path: &str| !path.ends_with("/socket") && path != "/v1/backup";
+    for (path, item) in paths.filter(|(path, _)| is_possible(path)) {
         for method in item.as_object().unwrap().keys().map(|method| method.to_uppercase()) {
             let answered = format!("{{method=\"{method}\",route=\"{path}\",status=\"2");
             if !counted.contains(&answered) {
