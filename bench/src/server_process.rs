@@ -23,7 +23,14 @@ impl ServerProcess {
         folder: &Path,
         args: impl IntoIterator<Item = impl AsRef<OsStr>>,
     ) -> Result<Self> {
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        // Settings of this shell would be those of the server.
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("TASKYARD_") {
+                command.env_remove(name);
+            }
+        }
+        let mut child = command
             .args(["serve", "--http", "127.0.0.1:0"])
             .args(args)
             .current_dir(folder)

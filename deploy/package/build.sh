@@ -14,7 +14,9 @@ umask 022
 here=$(cd "$(dirname "$0")" && pwd)
 source=$(cd "$here/../.." && pwd)
 architecture=$(dpkg --print-architecture)
-name="taskyard_${version}_$architecture"
+# For dpkg 0.1.0~rc.1 is before 0.1.0, but 0.1.0-rc.1 is behind it.
+debian_version=$(echo "$version" | sed 's/-/~/')
+name="taskyard_${debian_version}_$architecture"
 root="$output/$name"
 rm -rf "$root"
 mkdir -p "$root"
@@ -63,17 +65,21 @@ chmod 0644 "$root/$documents/copyright"
 
 # The tarball.
 tarball="taskyard-$version-linux-$architecture.tar.gz"
+# In two steps: a pipe would hide a failure of tar.
 tar --directory "$root" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
-    --transform "s|^\.|taskyard-$version|" --create . | gzip -n "${FAST:+-1}" > "$output/$tarball"
+    --transform "s|^\.|taskyard-$version|" --create --file "$output/$name.tar" .
+gzip -n ${FAST:+-1} < "$output/$name.tar" > "$output/$tarball"
+rm "$output/$name.tar"
 
 # What dpkg needs to know.
 control="$root/DEBIAN"
 mkdir "$control"
 libc=$(grep -ao 'GLIBC_2\.[0-9]*' "$program" | sort -uV | tail -n 1 | cut -d _ -f 2)
+[ -n "$libc" ] || { echo "$program needs no version of glibc; build it for a target with gnu" >&2; exit 1; }
 size=$(du -sk --apparent-size "$root" | cut -f 1)
 cat > "$control/control" <<END
 Package: taskyard
-Version: $version
+Version: $debian_version
 Architecture: $architecture
 Maintainer: Taskyard developers <taskyard@example.org>
 Installed-Size: $size

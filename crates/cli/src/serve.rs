@@ -63,6 +63,11 @@ Each option can also be set by a variable, TASKYARD_ and its name in capitals (T
 TASKYARD_TLS_CERT), or in the file of --config. An option on the command line replaces a variable,
 and a variable replaces the file.
 
+Clients read TASKYARD_TOKEN_FILE, TASKYARD_POOL_REDIS and TASKYARD_USERS; the variables of a server
+are TASKYARD_SERVER_TOKEN_FILE, TASKYARD_SERVER_POOL_REDIS and TASKYARD_SERVER_USERS. Options that
+cannot be combined are refused wherever they are set; only --data and --store replace those of the
+file. --accept-loss, --record and --record-max are for the command line only.
+
 Ctrl-C or SIGTERM stops the server; everything that was acknowledged is on disk.
 TASKYARD_LOG=debug logs more.")]
 pub struct ServeArgs {

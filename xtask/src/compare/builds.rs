@@ -1,7 +1,7 @@
 //! Finds or builds the programs of the two builds.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use super::options::CompareOptions;
 use crate::shell;
@@ -90,11 +90,18 @@ fn build_revision(text: &str, commit: &str, needs_benchmark: bool) -> Result<Bui
     cargo_build(&tree, &target, needs_benchmark)?;
     for (name, place) in [(PRODUCT, &build.product), (BENCHMARK, &build.benchmark)] {
         if name == PRODUCT || needs_benchmark {
-            fs::copy(target.join("release").join(name), place)
+            keep(&target.join("release").join(name), place)
                 .map_err(|error| format!("cannot keep {name} of {text}: {error}"))?;
         }
     }
     Ok(build)
+}
+
+/// Copies a program. Half of a copy, after an interruption, would be taken for a build that is kept.
+fn keep(program: &Path, place: &Path) -> io::Result<()> {
+    let partial = place.with_extension("partial");
+    fs::copy(program, &partial)?;
+    fs::rename(&partial, place)
 }
 
 /// Checks out a commit in a worktree of its own. A tree that is there is made anew: cargo sees from the times of files what to
@@ -135,5 +142,20 @@ mod tests {
         assert!(matches!(source("HEAD"), Ok(BuildSource::Revision(hash)) if hash.len() >= 40));
         let error = source("no-such-revision").unwrap_err();
         assert!(error.contains("neither a revision"), "{error}");
+    }
+
+    /// An interrupted copy left half of a program, which the next comparison took for a build that is kept.
+    #[test]
+    fn a_kept_program_is_complete() {
+        let folder = std::env::temp_dir().join(format!("taskyard-builds-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (program, place) = (folder.join("made"), folder.join("taskyard"));
+        assert!(keep(&program, &place).is_err() && !place.exists());
+        fs::write(&program, "whole").unwrap();
+        fs::write(place.with_extension("partial"), "ha").unwrap();
+        keep(&program, &place).unwrap();
+        assert_eq!(fs::read_to_string(&place).unwrap(), "whole");
+        assert!(!place.with_extension("partial").exists());
+        fs::remove_dir_all(&folder).unwrap();
     }
 }

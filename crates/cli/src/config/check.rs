@@ -76,6 +76,6 @@ fn as_json(setting: &Setting) -> Value {
         "value": value,
         "from": from,
         "line": line,
-        "variable": setting.key.variable(),
+        "variable": (!setting.key.is_only_flag()).then(|| setting.key.variable()),
     })
 }

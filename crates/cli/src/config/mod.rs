@@ -31,7 +31,7 @@ enum ConfigVerb {
     /// Show all settings that a file gives and where they come from, and check the files that it names, without a start.
     #[command(after_help = "\
 Examples:
-  taskyard config check /etc/taskyard/taskyard.yaml
+  taskyard config check /etc/taskyard/taskyard.yaml --token-file /etc/taskyard/token
   taskyard config check taskyard.yaml --http 0.0.0.0:7070    with an option of serve
   taskyard config check taskyard.yaml --json | jq .problems
 

@@ -11,10 +11,17 @@ use crate::settings::{Origin, ServeSettings, Setting, SettingsError, Shape};
 const HEAD: &str = "\
 # Settings of `taskyard serve`, with their defaults. To set one, remove the # in front of its name.
 # A flag replaces a variable (TASKYARD_HTTP for http), and a variable replaces this file.
-# A relative path starts at the folder of this file. Tokens and passwords belong into files that only
-# the server can read, or into variables.
+# A relative path in this file starts at its folder, a default at the working directory of the server.
+# Tokens and passwords belong into files that only the server can read, or into variables.
 # Check: taskyard config check FILE
+# As taskyard.service starts it: taskyard config check FILE --token-file /etc/taskyard/token
 ";
+
+/// More about settings that the unit of systemd gives.
+const NOTES: [(&str, &str); 2] = [
+    ("token", "Not accepted beside --token-file, which taskyard.service gives."),
+    ("token-file", "Replaced by --token-file, which taskyard.service gives."),
+];
 
 /// How wide comments are.
 const COLUMNS: usize = 100;
@@ -32,8 +39,16 @@ pub fn run(args: &ConfigShowArgs) -> anyhow::Result<Exit> {
     for setting in settings.iter().filter(|setting| setting.is_secret()) {
         let name = setting.key.name();
         note(format!(
-            "taskyard: {name} contains a secret and is not printed; write it into the file yourself, and restrict it to its \
-             owner: chmod 600"
+            "taskyard: {name} contains a secret and is not printed; write it into the file yourself, and make the file readable \
+             by root and the group of the server only: chmod 640"
+        ));
+    }
+    let is_given = |setting: &&Setting| setting.origin == Origin::Flag;
+    for setting in settings.iter().filter(is_given).filter(|setting| setting.key.is_only_flag()) {
+        note(format!(
+            "taskyard: not printed: {} is {}",
+            setting.key.name(),
+            setting.key.only_flag()
         ));
     }
     Ok(Exit::Ok)
@@ -42,11 +57,14 @@ pub fn run(args: &ConfigShowArgs) -> anyhow::Result<Exit> {
 /// The text of a file with these settings; defaults are comments.
 fn file_of(settings: &[Setting]) -> String {
     let mut text = HEAD.to_owned();
-    for setting in settings {
+    for setting in settings.iter().filter(|setting| !setting.key.is_only_flag()) {
         let key = &setting.key;
         text.push('\n');
         for line in wrapped(&(key.help() + ".")) {
             let _ = writeln!(text, "# {line}");
+        }
+        for (_, note) in NOTES.iter().filter(|(name, _)| *name == key.name()) {
+            let _ = writeln!(text, "# {note}");
         }
         let is_set = setting.origin != Origin::Default && !setting.is_secret();
         let mark = if is_set { "" } else { "#" };

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use taskyard::{
-    Client, Result, Schedule, SemaphoreChange, Span, Task, TimingRule, TubeName, new_task,
+    Client, Error, Refusal, Result, Schedule, SemaphoreChange, Span, Task, TimingRule, TubeName,
+    new_task,
 };
 use taskyard_core::Take;
 use tokio::time::sleep;
@@ -18,8 +19,10 @@ const LEASE: Span = Span::from_secs(30);
 const TAKE_WAIT: Span = Span::from_secs(60);
 /// The operator looks this often.
 const OPERATOR_EVERY: Duration = Duration::from_secs(15);
-/// With more buried tasks the operator kicks some.
+/// With more buried tasks the operator kicks some; with twice as many nothing is put.
 const BURIED_MAX: u64 = 30;
+/// How long a worker waits after a take that failed.
+const AFTER_ERROR: Duration = Duration::from_secs(5);
 
 /// Creates the tubes, the semaphore and the schedule, and puts the first tasks.
 pub async fn prepare(client: &Client) -> Result<()> {
@@ -42,6 +45,14 @@ pub async fn prepare(client: &Client) -> Result<()> {
     Ok(())
 }
 
+/// The error if the queue stops. Others end no loop: a user of the page may have dropped the tube or deleted the task.
+fn unless_stopping<T>(answer: Result<T>) -> Result<()> {
+    match answer {
+        Err(error @ Error::Refused(Refusal::ShuttingDown)) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Starts everything that works; it ends with the queue.
 pub fn start(client: &Client) {
     for job in &JOBS {
@@ -55,17 +66,22 @@ pub fn start(client: &Client) {
     tokio::spawn(operate(client.clone()));
 }
 
-/// Puts tasks while not too many wait.
+/// Puts tasks while not too many wait or are buried.
 async fn produce(client: Client, job: &'static Job, every: Duration) -> Result<()> {
     let mut rng = Rng::new();
     loop {
-        let stats = client.stats(job.tube).await?;
-        if stats.tasks.ready + stats.tasks.delayed < job.waiting_max {
-            client.put_task(job.tube, job.task(&mut rng)?).await?;
-        }
+        unless_stopping(put_if_few(&client, job, &mut rng).await)?;
         // Between half and one and a half of it.
         sleep(every.mul_f64(0.5 + rng.f64())).await;
     }
+}
+
+async fn put_if_few(client: &Client, job: &Job, rng: &mut Rng) -> Result<()> {
+    let tasks = client.stats(job.tube).await?.tasks;
+    if tasks.ready + tasks.delayed < job.waiting_max && tasks.buried < 2 * BURIED_MAX {
+        client.put_task(job.tube, job.task(rng)?).await?;
+    }
+    Ok(())
 }
 
 /// Takes tasks, works on them, and acks or fails them.
@@ -80,7 +96,15 @@ async fn work(client: Client, job: &'static Job, name: Arc<str>) -> Result<()> {
         wait: TAKE_WAIT,
     };
     loop {
-        for task in client.take_with(take.clone()).await? {
+        let tasks = match client.take_with(take.clone()).await {
+            Ok(tasks) => tasks,
+            Err(error) => {
+                unless_stopping::<()>(Err(error))?;
+                sleep(AFTER_ERROR).await;
+                continue;
+            }
+        };
+        for task in tasks {
             sleep(job.run_time(&mut rng)).await;
             finish(&client, job, &mut rng, &task).await?;
         }
@@ -93,11 +117,7 @@ async fn finish(client: &Client, job: &Job, rng: &mut Rng, task: &Task) -> Resul
         Some((error, true)) => client.fail(task, error).await,
         Some((error, false)) => client.bury_with(task, error).await,
     };
-    // A user of the page may have deleted it or taken it back.
-    match done {
-        Err(taskyard::Error::Refused(taskyard::Refusal::ShuttingDown)) => done,
-        _ => Ok(()),
-    }
+    unless_stopping(done)
 }
 
 /// Kicks buried tasks before they become too many.
@@ -105,10 +125,29 @@ async fn operate(client: Client) -> Result<()> {
     loop {
         sleep(OPERATOR_EVERY).await;
         for job in &JOBS {
-            let buried = client.stats(job.tube).await?.tasks.buried;
-            if buried > BURIED_MAX {
-                client.kick(job.tube, buried - BURIED_MAX / 2).await?;
-            }
+            unless_stopping(kick_if_many(&client, job).await)?;
         }
+    }
+}
+
+async fn kick_if_many(client: &Client, job: &Job) -> Result<()> {
+    let buried = client.stats(job.tube).await?.tasks.buried;
+    if buried > BURIED_MAX {
+        client.kick(job.tube, buried - BURIED_MAX / 2).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Dropping one tube on the page ended the operator for all of them, so buried tasks grew without a bound.
+    #[test]
+    fn only_the_end_of_the_queue_ends_a_loop() {
+        let missing: Result<()> = TubeName::new("").map(drop).map_err(Error::from);
+        assert!(missing.is_err() && unless_stopping(missing).is_ok());
+        let stopping: Result<()> = Err(Error::Refused(Refusal::ShuttingDown));
+        assert!(unless_stopping(stopping).is_err());
     }
 }

@@ -57,14 +57,17 @@ fn read_text(path: &Path) -> Result<(String, Option<u32>), String> {
 fn exposed(path: &Path, mode: Option<u32>, has_secret: bool) -> Option<String> {
     let mode = mode?;
     let shown = path.display().to_string();
-    let (problem, advice) = if has_secret && mode & 0o007 != 0 {
-        ("every user of this machine can open it, and it contains a token or a password", "600")
-    } else if mode & 0o002 != 0 {
-        ("every user of this machine can change it", "o-w")
-    } else {
-        return None;
-    };
-    Some(format!("{shown}: {problem}; restrict it: chmod {advice} {}", quoted(&shown)))
+    let file = quoted(&shown);
+    if has_secret && mode & 0o007 != 0 {
+        // With mode 600 and the owner root, the user of a service could not read it.
+        return Some(format!(
+            "{shown}: every user of this machine can open it, and it contains a token or a password; make it readable by root and \
+             the group of the server only: chown root:GROUP {file} && chmod 640 {file}"
+        ));
+    }
+    (mode & 0o022 != 0).then(|| {
+        format!("{shown}: users other than its owner can change it; restrict it: chmod go-w {file}")
+    })
 }
 
 /// What was read of a file so far.
@@ -171,6 +174,14 @@ impl<'a, 'de> Visitor<'de> for &mut FileReader<'a> {
                 map.next_value::<IgnoredAny>()?;
                 continue;
             };
+            if key.is_only_flag() {
+                let file = self.path.display();
+                let (name, where_else) = (key.name(), key.only_flag());
+                self.problems
+                    .push(format!("{file}, line {line}: {name} is not accepted: {where_else}"));
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            }
             self.at = Some((key, line));
             let values = match key.shape() {
                 Shape::List => map.next_value::<Vec<String>>()?,

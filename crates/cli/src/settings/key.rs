@@ -15,6 +15,17 @@ pub const CONFIG: &str = "config";
 /// What is shown instead of a secret.
 pub const HIDDEN: &str = "(hidden)";
 
+/// Settings with another variable than the rule gives: client commands read that one, for a token of their own, the Redis of a
+/// pool, or the file that they change. Exported for a client, it must not change a server.
+const OTHER_VARIABLES: [(&str, &str); 3] = [
+    ("token-file", "TASKYARD_SERVER_TOKEN_FILE"),
+    ("pool-redis", "TASKYARD_SERVER_POOL_REDIS"),
+    ("users", "TASKYARD_SERVER_USERS"),
+];
+
+/// Flags for one start: damage is not accepted for ever, and a trace that exists is refused. They cannot be set elsewhere.
+const ONLY_FLAGS: [&str; 3] = ["accept-loss", "record", "record-max"];
+
 /// How the value of a setting is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
@@ -63,6 +74,16 @@ impl SettingKey {
     /// The name of its environment variable.
     pub fn variable(&self) -> String {
         variable(self.name())
+    }
+
+    /// Whether it cannot be set in a file or by a variable.
+    pub fn is_only_flag(&self) -> bool {
+        ONLY_FLAGS.contains(&self.name())
+    }
+
+    /// Where such a setting is accepted, for messages.
+    pub fn only_flag(&self) -> String {
+        format!("only on the command line: --{}", self.name())
     }
 
     /// How its value is written.
@@ -119,6 +140,9 @@ impl SettingKey {
         if self.shape() == Shape::Switch {
             return switch(value).map(drop);
         }
+        if self.shape() == Shape::List && value.is_empty() {
+            return Err("a part of the list is empty".into());
+        }
         let command = Command::new("setting").no_binary_name(true).disable_help_flag(true);
         let checked = command.arg(self.lone_arg()).try_get_matches_from([self.flag(value)]);
         checked.map(drop).map_err(|error| match error.source() {
@@ -158,11 +182,8 @@ impl SettingKey {
         if !self.arg.is_hide_env_values_set() {
             return value.to_owned();
         }
-        let is_plain_url = ["memory:", "sqlite:"].iter().any(|scheme| value.starts_with(scheme));
-        let before_query = value.split('?').next().unwrap_or_default();
-        // An @ behind the first ? is a part of a password that was not encoded.
-        let is_url = before_query.contains("://") && !value[before_query.len()..].contains('@');
-        match is_plain_url || is_url {
+        let is_local = ["memory:", "sqlite:"].iter().any(|scheme| value.starts_with(scheme));
+        match self.name() != "token" && (is_local || is_url(value)) {
             true => without_password(value),
             false => HIDDEN.into(),
         }
@@ -181,7 +202,37 @@ impl SettingKey {
 
 /// The environment variable of a setting.
 pub fn variable(name: &str) -> String {
-    format!("TASKYARD_{}", name.replace('-', "_").to_uppercase())
+    match OTHER_VARIABLES.iter().find(|(setting, _)| *setting == name) {
+        Some((_, variable)) => (*variable).to_owned(),
+        None => format!("TASKYARD_{}", name.replace('-', "_").to_uppercase()),
+    }
+}
+
+/// Whether this is scheme://host, perhaps with a user, ports, a path and a query. Anything else may be a secret.
+fn is_url(value: &str) -> bool {
+    let Some((scheme, rest)) = value.split_once("://") else { return false };
+    let is_in_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, behind) = rest.split_at(end);
+    let hosts = authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts);
+    // An @ behind the host is a part of a password that was not encoded.
+    scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.chars().all(is_in_scheme)
+        && hosts.split(',').all(is_host)
+        && !behind.contains('@')
+}
+
+/// Whether this is a host, perhaps with a port. A user with a password, in front of a forgotten @, is none.
+fn is_host(text: &str) -> bool {
+    let (name, port) = match text.rsplit_once(':').filter(|_| !text.ends_with(']')) {
+        Some((name, port)) => (name, Some(port)),
+        None => (text, None),
+    };
+    let is_address = name.starts_with('[') && name.ends_with(']');
+    let is_in_name = |c: char| c.is_ascii_alphanumeric() || "-._%".contains(c);
+    !name.is_empty()
+        && (is_address || name.chars().all(is_in_name))
+        && port.is_none_or(|port| port.parse::<u16>().is_ok())
 }
 
 /// The value of a switch.
@@ -231,6 +282,14 @@ mod tests {
             ("store", "postgres://ann:sec?ret@db/queue", HIDDEN),
             ("store", "sqlite:tasks", "sqlite:tasks"),
             ("database", "host=db password=secret", HIDDEN),
+            // Each of these was printed: it contains :// or its user has no @ behind it.
+            ("database", "host=db password=a://b", HIDDEN),
+            ("token", "abc://0123456789abcdef", HIDDEN),
+            ("store", "postgres://ann:secret", HIDDEN),
+            ("store", "postgres://ann:secret/queue", HIDDEN),
+            ("store", "postgres://ann:1/secret@db/queue", HIDDEN),
+            ("store", "redis+cluster://box7:1,box8", "redis+cluster://box7:1,box8"),
+            ("store", "postgres://[::1]:5432/queue", "postgres://[::1]:5432/queue"),
             ("pool-redis", "redis://:secret@db", "redis://@db"),
             ("peer", "http://ann:secret@box7:7070", "http://ann@box7:7070"),
             ("http", "127.0.0.1:1", "127.0.0.1:1"),
@@ -258,5 +317,6 @@ mod tests {
             }
         }
         assert_eq!(variable("tls-client-ca"), "TASKYARD_TLS_CLIENT_CA");
+        assert_eq!(variable("users"), "TASKYARD_SERVER_USERS");
     }
 }

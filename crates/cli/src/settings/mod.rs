@@ -1,7 +1,8 @@
 //! The settings of `serve`: from its flags, from environment variables, from a file, or defaults, in this order.
 //!
 //! There is one list of settings: the flags of `serve`. The key in a file is the long name of the flag, and the variable is
-//! `TASKYARD_` with this name in capitals. Start reading at [`ServeSettings::resolve`].
+//! `TASKYARD_` with this name in capitals; the exceptions are at the top of `key.rs`. Start reading at
+//! [`ServeSettings::resolve`].
 
 mod file;
 mod key;
@@ -86,6 +87,17 @@ impl Setting {
             _ => format!("{name} is set by --{name}"),
         }
     }
+
+    /// Whether a setting of a lower level is not used beside this one. `--store` and `--data` name the same thing, so as flags they
+    /// replace each other in a file.
+    fn replaces(&self, lower: &Setting) -> bool {
+        let names_store = |setting: &Setting| ["data", "store"].contains(&setting.key.name());
+        let is_store_flag = self.origin == Origin::Flag
+            && matches!(lower.origin, Origin::File { .. })
+            && names_store(self)
+            && names_store(lower);
+        self.key.name() == lower.key.name() || is_store_flag
+    }
 }
 
 impl ServeSettings {
@@ -108,7 +120,8 @@ impl ServeSettings {
         let keys = SettingKey::all();
         let matches = parse_flags(flags, &keys)?;
         let file = file.map(PathBuf::from).or_else(|| config_file(&matches, variables));
-        let (set_by_variables, mut problems) = variable_settings(&keys, variables);
+        let by_flags = flag_settings(&keys, &matches);
+        let (set_by_variables, mut problems) = variable_settings(&keys, &by_flags, variables);
         let in_file = file.as_deref().map_or(Ok(Vec::new()), |file| file::read(file, &keys));
         let in_file = in_file.unwrap_or_else(|found| {
             problems.extend(found);
@@ -117,7 +130,11 @@ impl ServeSettings {
         if !problems.is_empty() {
             return Err(SettingsError::Invalid(problems));
         }
-        let chosen = by_precedence([flag_settings(&keys, &matches), set_by_variables, in_file]);
+        let chosen = by_precedence([by_flags, set_by_variables, in_file]);
+        let problems = conflicts(&chosen, file.as_deref());
+        if !problems.is_empty() {
+            return Err(SettingsError::Invalid(problems));
+        }
         let args = complete(flags, file.as_deref(), &chosen)?;
         let default =
             |key: SettingKey| Setting { values: key.defaults(), key, origin: Origin::Default };
@@ -166,12 +183,23 @@ fn flag_settings(keys: &[SettingKey], matches: &ArgMatches) -> Vec<Setting> {
     given.map(setting).collect()
 }
 
-/// The settings of environment variables, and those that are wrong.
-fn variable_settings(keys: &[SettingKey], variables: Variables<'_>) -> (Vec<Setting>, Vec<String>) {
+/// The settings of environment variables that no flag replaces, and those that are wrong. An empty variable sets nothing.
+fn variable_settings(
+    keys: &[SettingKey],
+    by_flags: &[Setting],
+    variables: Variables<'_>,
+) -> (Vec<Setting>, Vec<String>) {
     let (mut settings, mut problems) = (Vec::new(), Vec::new());
-    for key in keys {
+    let has_flag = |key: &SettingKey| by_flags.iter().any(|flag| flag.key.name() == key.name());
+    for key in keys.iter().filter(|key| !has_flag(key)) {
         let name = key.variable();
-        let Some(value) = variables(&name) else { continue };
+        // An empty token is usually a missing secret, which must not make the server accessible without one.
+        let is_set = |value: &OsString| !value.is_empty() || key.name() == "token";
+        let Some(value) = variables(&name).filter(is_set) else { continue };
+        if key.is_only_flag() {
+            problems.push(format!("{name} is not accepted: {}", key.only_flag()));
+            continue;
+        }
         let Ok(value) = value.into_string() else {
             problems.push(format!("{name} is not text in UTF-8\n  {}", key.accepted()));
             continue;
@@ -194,20 +222,36 @@ fn variable_settings(keys: &[SettingKey], variables: Variables<'_>) -> (Vec<Sett
     (settings, problems)
 }
 
-/// Of each setting the first value in these levels. A setting also replaces those of later levels that cannot be combined with it:
-/// `--store` the `data` of a file.
+/// Of each setting the first value in these levels.
 fn by_precedence(levels: [Vec<Setting>; 3]) -> Vec<Setting> {
     let mut chosen: Vec<Setting> = Vec::new();
     for level in levels {
-        let is_free = |setting: &Setting| {
-            chosen.iter().all(|higher| {
-                higher.key.name() != setting.key.name() && !higher.key.excludes(&setting.key)
-            })
-        };
-        let free: Vec<_> = level.into_iter().filter(is_free).collect();
-        chosen.extend(free);
+        let is_used = |setting: &Setting| !chosen.iter().any(|higher| higher.replaces(setting));
+        let used: Vec<_> = level.into_iter().filter(is_used).collect();
+        chosen.extend(used);
     }
     chosen
+}
+
+/// Settings that cannot be combined. To drop one of them could mean to start with another store, or without users.
+fn conflicts(chosen: &[Setting], file: Option<&Path>) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (index, one) in chosen.iter().enumerate() {
+        for other in chosen.iter().skip(index + 1).filter(|other| one.key.excludes(&other.key)) {
+            // The definition of the flags refuses two flags, and shows the usage.
+            if one.origin == Origin::Flag && other.origin == Origin::Flag {
+                continue;
+            }
+            problems.push(format!(
+                "{} and {} cannot be combined; {}; {}; keep one of them",
+                one.key.name(),
+                other.key.name(),
+                one.place(file),
+                other.place(file),
+            ));
+        }
+    }
+    problems
 }
 
 /// The arguments of `serve` with all settings, which are checked together.
@@ -304,7 +348,9 @@ mod tests {
         let flags = serve.get_arguments().filter(|arg| !arg.is_positional()).count();
         assert_eq!(serve.get_arguments().count(), flags, "an argument has no name");
         assert_eq!(keys.len(), flags - 1, "all but --config");
-        for key in &keys {
+        let only_flags = keys.iter().filter(|key| key.is_only_flag()).map(SettingKey::name);
+        assert_eq!(only_flags.collect::<Vec<_>>(), ["accept-loss", "record", "record-max"]);
+        for key in keys.iter().filter(|key| !key.is_only_flag()) {
             let (value, written) = match key.shape() {
                 Shape::Switch => ("true", "true".into()),
                 Shape::Single => (sample(key), sample(key).to_owned()),
@@ -332,7 +378,7 @@ mod tests {
     }
 
     /// Settings that others require.
-    const NEEDED: [&str; 10] = [
+    const NEEDED: [&str; 9] = [
         "tls-cert",
         "tls-key",
         "iproto-tls-cert",
@@ -341,7 +387,6 @@ mod tests {
         "sql",
         "pool",
         "pool-redis",
-        "record",
         "peer",
     ];
 
@@ -362,22 +407,117 @@ mod tests {
         assert_eq!(resolved.args.problems(), Vec::<String>::new());
     }
 
+    /// A container with the flag `--data` and the variable TASKYARD_STORE started on an empty folder, and `--iproto-users` beside
+    /// `users` in the file without the users: a setting of a lower level was dropped silently.
     #[test]
-    fn a_setting_replaces_those_that_exclude_it_on_lower_levels() {
-        let file = "data: tasks\ntoken-file: token\n";
-        let variables = [("TASKYARD_TOKEN", "0123456789abcdef")];
-        let replaced = resolved("--store memory:", file, &variables).unwrap();
+    fn settings_that_exclude_each_other_are_refused_across_levels() {
+        const TOKEN: (&str, &str) = ("TASKYARD_TOKEN", "0123456789abcdef");
+        const STORE: (&str, &str) = ("TASKYARD_STORE", "postgres://db/queue");
+        const NO_VARIABLE: &[(&str, &str)] = &[];
+        for (flags, file, variables, said) in [
+            (
+                "--data /data",
+                "",
+                &[STORE][..],
+                "data and store cannot be combined; data is set by --data; store is set by TASKYARD_STORE; keep one of them",
+            ),
+            (
+                "--token-file t",
+                "",
+                &[TOKEN][..],
+                "token-file is set by --token-file; token is set by TASKYARD_TOKEN",
+            ),
+            (
+                "--iproto-users u",
+                "users: u.toml\n",
+                NO_VARIABLE,
+                "iproto-users is set by --iproto-users; users is set in t.yaml, line 1",
+            ),
+            (
+                "",
+                "data: tasks\n",
+                &[STORE][..],
+                "store is set by TASKYARD_STORE; data is set in t.yaml, line 1",
+            ),
+            (
+                "",
+                "data: tasks\nstore: 'memory:'\n",
+                NO_VARIABLE,
+                "data is set in t.yaml, line 1; store is set in t.yaml, line 2",
+            ),
+            // The file has the same setting as the flag, and the variable another one.
+            (
+                "--data /data",
+                "data: tasks\n",
+                &[STORE][..],
+                "data is set by --data; store is set by TASKYARD_STORE",
+            ),
+        ] {
+            let refused = resolved(flags, file, variables).unwrap_err();
+            assert!(refused.contains(said), "{refused}");
+        }
+        let refused = resolved("--data a --store memory:", "", NO_VARIABLE).unwrap_err();
+        assert!(refused.contains("cannot be used with"), "{refused}");
+    }
+
+    #[test]
+    fn flags_of_the_store_replace_those_of_the_file() {
+        let replaced = resolved("--store memory:", "data: tasks\n", &[]).unwrap();
         assert_eq!(of(&replaced, "data").1, Origin::Default);
-        assert_eq!(of(&replaced, "token-file"), (&[][..], Origin::Default));
-        let refused = resolved("", "data: tasks\nstore: 'memory:'\n", &[]).unwrap_err();
+        let replaced = resolved("--data a", "store: 'memory:'\n", &[]).unwrap();
+        assert_eq!(of(&replaced, "store"), (&[][..], Origin::Default));
+    }
+
+    /// Three variables had another meaning before every flag had one: clients read them, and a user who had exported one for a
+    /// client started another server.
+    #[test]
+    fn variables_of_clients_are_not_read() {
+        let variables = [
+            ("TASKYARD_TOKEN_FILE", "client-token"),
+            ("TASKYARD_POOL_REDIS", "redis://db"),
+            ("TASKYARD_USERS", "users.toml"),
+        ];
+        let alone = resolved("", "", &variables).unwrap();
+        for name in ["token-file", "pool-redis", "users"] {
+            assert_eq!(of(&alone, name), (&[][..], Origin::Default), "{name}");
+        }
+        let set = resolved("", "", &[("TASKYARD_SERVER_USERS", "u.toml")]).unwrap();
+        assert_eq!(of(&set, "users"), (&["u.toml".to_owned()][..], Origin::Variable));
+    }
+
+    /// A trace that exists is refused, so a server with `record` in its file started once and never again; and damage would have
+    /// been accepted at every start.
+    #[test]
+    fn one_time_flags_are_only_for_the_command_line() {
+        let refused = resolved("", "memory: 1MB\naccept-loss: true\n", &[]).unwrap_err();
+        assert!(refused.contains("line 2: accept-loss is not accepted"), "{refused}");
+        let refused = resolved("", "", &[("TASKYARD_RECORD", "t.trace")]).unwrap_err();
         assert!(
-            refused.contains("'--data <DIR>' cannot be used with '--store <URL>'"),
+            refused.contains("TASKYARD_RECORD is not accepted: only on the command line: --record"),
             "{refused}"
         );
-        assert!(
-            refused.contains("data is set in t.yaml, line 1; store is set in t.yaml, line 2"),
-            "{refused}"
-        );
+        let given = resolved("--accept-loss --record t.trace", "", &[]).unwrap();
+        assert_eq!(of(&given, "record"), (&["t.trace".to_owned()][..], Origin::Flag));
+    }
+
+    /// `TASKYARD_MEMORY=` of a template without a value kept the server from starting, as did a wrong variable that a flag
+    /// replaces.
+    #[test]
+    fn empty_and_replaced_variables_are_not_read() {
+        let variables = [("TASKYARD_MEMORY", ""), ("TASKYARD_HTTP", "wrong")];
+        let read = resolved("--http 127.0.0.1:1", "memory: 2MB\n", &variables).unwrap();
+        assert_eq!(of(&read, "memory").1, Origin::File { line: 1 });
+        assert_eq!(of(&read, "http").1, Origin::Flag);
+        let empty_token = resolved("", "", &[("TASKYARD_TOKEN", "")]).unwrap();
+        assert_eq!(of(&empty_token, "token").1, Origin::Variable);
+        assert!(!empty_token.args.problems().is_empty());
+        let refused = resolved("", "", &[("TASKYARD_HOST_NAME", "a,,b")]).unwrap_err();
+        assert!(refused.contains("TASKYARD_HOST_NAME: '' is not accepted"), "{refused}");
+        assert!(resolved("", "host-name: [a, '']\n", &[]).is_err());
+    }
+
+    #[test]
+    fn a_missing_other_half_is_named() {
         let refused = resolved("", "sql: tasks.json\n", &[]).unwrap_err();
         assert!(refused.contains("--database <URL>; sql is set in t.yaml, line 1"), "{refused}");
         // The other half comes from a variable.
@@ -456,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_a_secret_is_for_its_owner() {
+    fn a_file_with_a_secret_is_not_for_every_user() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.yaml");
         for (text, mode, is_refused) in [
@@ -465,12 +605,12 @@ mod tests {
             ("store: postgres://a:s3cret@db\n", 0o604, true),
             ("store: postgres://a@db\n", 0o644, false),
             ("http: 127.0.0.1:1\n", 0o646, true),
+            ("http: 127.0.0.1:1\n", 0o664, true),
         ] {
             fs::write(&path, text).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             let read = file::read(&path, &SettingKey::all());
-            let refused =
-                read.is_err_and(|problems| problems.join(" ").contains("restrict it: chmod"));
+            let refused = read.is_err_and(|problems| problems.join(" ").contains("chmod "));
             assert_eq!(refused, is_refused, "{mode:o} {text}");
         }
     }

@@ -63,10 +63,17 @@ pub fn token_file(folder: &Path) -> String {
 /// The binary without the settings of this shell.
 pub fn binary() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_taskyard"));
-    for name in ["CA", "CLIENT_CERT", "CLIENT_KEY", "LOG", "TOKEN", "TOKEN_FILE", "URL", "USERS"] {
-        command.env_remove(format!("TASKYARD_{name}"));
+    without_settings(&mut command).stdin(Stdio::null());
+    command
+}
+
+/// Removes the settings of this shell: the program reads a variable for each one. Those of fixtures are for the tests alone.
+pub fn without_settings(command: &mut Command) -> &mut Command {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("TASKYARD_") {
+            command.env_remove(name);
+        }
     }
-    command.stdin(Stdio::null());
     command
 }
 

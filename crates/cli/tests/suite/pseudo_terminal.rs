@@ -3,6 +3,8 @@
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use crate::process::without_settings;
+
 /// The binary in a terminal of 120 columns that `script` creates. Dropping this kills it.
 pub struct PseudoTerminal {
     child: Child,
@@ -21,7 +23,7 @@ impl PseudoTerminal {
         );
         let mut command = Command::new("script");
         command.args(["--quiet", "--flush", "--return", "--command", &line, "/dev/null"]);
-        command.env("TERM", "xterm").env("SHELL", "/bin/sh").env_remove("TASKYARD_TOKEN");
+        without_settings(&mut command).env("TERM", "xterm").env("SHELL", "/bin/sh");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("script is there");
         let out = child.stdout.take().expect("the output is piped");

@@ -296,6 +296,29 @@ fn two_builds_give_the_same_bytes() {
     }
 }
 
+/// An installation with /etc/taskyard/options started with an empty folder after the upgrade; and for dpkg a candidate must be
+/// before its release.
+#[test]
+fn an_upgrade_of_an_earlier_installation_is_announced() {
+    if !can_install() {
+        return;
+    }
+    let (packages, root) = (Packages::new(), FreshRoot::new());
+    fs::create_dir_all(root.path("etc/taskyard")).unwrap();
+    fs::create_dir_all(root.path("etc/systemd/system")).unwrap();
+    fs::write(root.path("etc/taskyard/options"), "TASKYARD_OPTIONS=--users u.toml\n").unwrap();
+    fs::write(root.path("etc/taskyard/token"), "").unwrap();
+    fs::write(root.path("etc/systemd/system/taskyard.service"), "[Service]\n").unwrap();
+    let package = packages.build("0.1.0-rc.1", "candidate");
+    let said = root.dpkg(&["--install", package.to_str().unwrap()]);
+    assert!(said.contains("does not start while /etc/taskyard/options exists"), "{said}");
+    assert!(said.contains("/etc/systemd/system/taskyard.service overrides"), "{said}");
+    assert_eq!(root.unit("AssertPathExists"), "!/etc/taskyard/options");
+    let token = fs::read_to_string(root.path("etc/taskyard/token")).unwrap();
+    assert_eq!(token.len(), 64, "an empty token is replaced");
+    assert!(root.dpkg(&["--status", "taskyard"]).contains("Version: 0.1.0~rc.1"));
+}
+
 /// The scripts of the package run as root on machines of users: a typing error in them must not be seen there first.
 #[test]
 fn the_scripts_are_valid() {
