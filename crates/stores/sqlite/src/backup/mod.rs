@@ -6,6 +6,7 @@
 mod format;
 mod parser;
 mod restore;
+mod restore_lock;
 mod slot;
 mod snapshot;
 
