@@ -1,6 +1,7 @@
 //! `backup` and `restore`, also when they, or the server, are killed.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -185,6 +186,29 @@ fn only_administrators_make_backups_and_only_of_folders() {
         told.err.contains("makes no backups of the memory store; use `serve --data DIR`"),
         "{told:?}"
     );
+}
+
+/// A backup in a folder that others can write to followed a link at the name of its unfinished file, and emptied the file behind it.
+/// One that was there already kept its mode.
+#[test]
+fn a_link_is_not_followed_and_the_file_is_private() {
+    let folder = BackupFolder::new();
+    let serving = folder.serve();
+    let (file, partial) = (folder.path("queue.backup"), folder.path("queue.backup.partial"));
+    fs::write(folder.path("other"), "content").expect("a file");
+    std::os::unix::fs::symlink(folder.path("other"), &partial).expect("a link");
+    let told = serving.run(&["backup", &file]).ends(1);
+    assert!(told.err.contains("cannot write ") && !folder.has("queue.backup"), "{told:?}");
+    fs::remove_file(&partial).expect("the link is still there");
+    fs::hard_link(folder.path("other"), &partial).expect("a link");
+    let told = serving.run(&["backup", &file]).ends(1);
+    assert!(told.err.contains("not a regular file of this user"), "{told:?}");
+    assert_eq!(fs::read(folder.path("other")).expect("the file"), b"content");
+    fs::remove_file(&partial).expect("the link is still there");
+    fs::write(&partial, "earlier").expect("a file");
+    fs::set_permissions(&partial, fs::Permissions::from_mode(0o644)).expect("its owner");
+    serving.run(&["backup", &file]).good();
+    assert_eq!(fs::metadata(&file).expect("the file").permissions().mode() & 0o777, 0o600);
 }
 
 /// Starts a command and kills it when `is_time`, unless it ends before.
