@@ -9,6 +9,7 @@ mod restore;
 mod restore_lock;
 mod slot;
 mod snapshot;
+mod snapshot_check;
 
 pub use format::BackupHeader;
 pub use parser::{BackupBlock, BackupError, BackupParser, RowBlock};

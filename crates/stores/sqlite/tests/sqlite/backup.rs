@@ -324,6 +324,66 @@ fn a_damaged_payload_is_reported_when_the_backup_is_made() {
     read(begin(&store));
 }
 
+/// Only payloads were verified, so a backup of a damaged store replaced the last good one, and no restore accepted it.
+#[test]
+fn every_damaged_row_and_every_missing_one_ends_the_backup() {
+    let folder = fast_folder();
+    let store = open(folder.path());
+    fill(&store);
+    store.catch_up().expect("it is written");
+    let db = rusqlite::Connection::open(folder.path().join("taskyard.db")).expect("it opens");
+    let columns = [
+        ("task", "created"),
+        ("tube", "pri"),
+        ("unique_key", "sum"),
+        ("unique_key_head", "keys"),
+        ("semaphore", "grant_seq"),
+        ("semaphore_task", "enqueued"),
+        ("semaphore_event", "next_at"),
+        ("semaphore_head", "next_event"),
+        ("tube_pace", "rate_per"),
+        ("schedule", "sum"),
+        ("pace_head", "schedules"),
+        ("clock", "wall_ahead"),
+        ("store", "lease_ceiling"),
+    ];
+    let failure = || match store.backup(NOW) {
+        Err(refused) => refused.to_string(),
+        Ok(mut backup) => {
+            let failure = std::iter::from_fn(|| backup.next_part()).find_map(|part| part.failure);
+            failure.map_or_else(String::new, |failure| failure.to_string())
+        }
+    };
+    for (table, column) in columns {
+        let change = |by: &str| {
+            db.execute(&format!("UPDATE {table} SET {column} = {column} {by}"), []).expect(table)
+        };
+        assert!(change("+ 1") > 0, "{table} has rows");
+        let found = failure();
+        assert!(found.contains("the store is damaged"), "{table}: {found}");
+        change("- 1");
+    }
+    for table in ["task", "unique_key", "semaphore_task", "schedule"] {
+        let move_all = |from: &str, to: &str| {
+            db.execute_batch(&format!("INSERT INTO {to} SELECT * FROM {from}; DELETE FROM {from}"))
+        };
+        db.execute_batch(&format!("CREATE TEMP TABLE other AS SELECT * FROM {table} LIMIT 0"))
+            .expect(table);
+        move_all(table, "other").expect(table);
+        let found = failure();
+        assert!(found.contains("are not as many as there should be"), "{table}: {found}");
+        move_all("other", table).expect(table);
+        db.execute_batch("DROP TABLE other").expect(table);
+    }
+    // The statistics of SQLite are not a part of the store.
+    db.execute_batch("ANALYZE").expect("statistics");
+    drop(db);
+    let (_guard, again) = restored(&read(begin(&store)), 0);
+    assert_eq!(ids(&again).len(), 7);
+    close(store);
+    close(open(folder.path()));
+}
+
 #[test]
 fn only_new_and_empty_folders_are_restored() {
     let source = fast_folder();
