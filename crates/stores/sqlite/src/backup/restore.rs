@@ -366,9 +366,10 @@ mod tests {
         for (name, columns) in tables {
             let columns: Vec<String> = columns.iter().map(|column| (*column).into()).collect();
             file.extend(encoder.table(name, &columns));
-            let mut rows = RowBuffer { count: 1, bytes: Vec::new() };
+            let mut rows = RowBuffer::default();
+            rows.count = 1;
             columns.iter().for_each(|_| rows.add(ValueRef::Integer(1)));
-            file.extend(encoder.rows(&rows));
+            file.extend(encoder.rows(rows));
         }
         file.extend(encoder.end());
         check(&file[..], &mut |_, _| ()).expect("its checksums are right");

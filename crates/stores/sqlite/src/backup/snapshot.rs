@@ -124,7 +124,7 @@ impl Snapshot {
                 if next.is_none() {
                     self.tables.pop_front();
                 }
-                Ok(Some(self.encoder.rows(&rows)))
+                Ok(Some(self.encoder.rows(rows)))
             }
             NextPart::Nothing => Ok(None),
         }
@@ -191,7 +191,7 @@ impl Table {
                 read.add(row.get_ref(column)?);
             }
             read.count += 1;
-            if read.bytes.len() >= PART_BYTES {
+            if read.len() >= PART_BYTES {
                 // The first column of every table is its rowid.
                 return Ok((read, row.get::<_, i64>(self.before)?.checked_add(1)));
             }

@@ -334,12 +334,12 @@ fn every_damaged_row_and_every_missing_one_ends_the_backup() {
     let db = rusqlite::Connection::open(folder.path().join("taskyard.db")).expect("it opens");
     let columns = [
         ("task", "created"),
-        ("tube", "pri"),
+        ("tube", "next_id"),
         ("unique_key", "sum"),
         ("unique_key_head", "keys"),
         ("semaphore", "grant_seq"),
         ("semaphore_task", "enqueued"),
-        ("semaphore_event", "next_at"),
+        ("semaphore_event", "attempts"),
         ("semaphore_head", "next_event"),
         ("tube_pace", "rate_per"),
         ("schedule", "sum"),
