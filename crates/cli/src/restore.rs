@@ -80,8 +80,8 @@ pub fn run(args: RestoreArgs) -> anyhow::Result<Exit> {
     let seconds = begin.elapsed().as_secs_f64();
     if args.data.is_some() && now < header.taken_at {
         output::note(format!(
-            "the clock of this machine is behind the backup, made {}: set it before the server starts, otherwise leases and \
-             grants from after the backup may be given again",
+            "the clock of this machine is behind the backup, made {}: set it and restore again, otherwise leases and grants from \
+             after the backup may be given again",
             moment(&header)
         ));
     }
