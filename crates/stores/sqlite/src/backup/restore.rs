@@ -367,8 +367,8 @@ mod tests {
             let columns: Vec<String> = columns.iter().map(|column| (*column).into()).collect();
             file.extend(encoder.table(name, &columns));
             let mut rows = RowBuffer::default();
-            rows.count = 1;
             columns.iter().for_each(|_| rows.add(ValueRef::Integer(1)));
+            rows.count = 1;
             file.extend(encoder.rows(rows));
         }
         file.extend(encoder.end());
