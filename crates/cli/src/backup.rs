@@ -1,13 +1,15 @@
 //! `backup`: writes everything in the store of a running server into a file.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
 use serde_json::{Value, json};
 use taskyard::BackupDownload;
 use taskyard_store_sqlite::backup::{BackupHeader, BackupParser};
@@ -20,6 +22,10 @@ use crate::{output, units};
 
 /// What the name of an unfinished file ends with.
 const PARTIAL_SUFFIX: &str = ".partial";
+/// The mode of the file: a backup has all payloads.
+const FILE_MODE: u32 = 0o600;
+/// How often an unfinished file that is renamed or removed meanwhile is opened again.
+const TRIES: usize = 10;
 /// The file is synced whenever this much was written, so that the system never writes much at once: the server may use the same disk.
 const SYNC_BYTES: u64 = 32 << 20;
 
@@ -147,18 +153,42 @@ impl PartialFile {
         name.push(PARTIAL_SUFFIX);
         let path = target.with_file_name(name);
         let cannot = || format!("cannot write {}", path.display());
-        let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let file = file.with_context(cannot)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let what = format!("another backup writes {}", path.display());
-                bail!(RefusedError(what));
+        for _ in 0..TRIES {
+            let partial =
+                PartialFile { file: open_partial(&path).with_context(cannot)?, path: path.clone() };
+            match partial.file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => break,
+                Err(TryLockError::Error(error)) => return Err(error).with_context(cannot),
             }
-            Err(TryLockError::Error(error)) => return Err(error).with_context(cannot),
+            // The backup that had the lock may have renamed the file between opening and locking.
+            if partial.is_at_path().with_context(cannot)? {
+                partial.clear().with_context(cannot)?;
+                return Ok(partial);
+            }
         }
-        file.set_len(0).with_context(cannot)?;
-        Ok(PartialFile { path, file })
+        bail!(RefusedError(format!("another backup writes {}", path.display())))
+    }
+
+    /// Whether the file is still the one at its path.
+    fn is_at_path(&self) -> io::Result<bool> {
+        let held = self.file.metadata()?;
+        match fs::symlink_metadata(&self.path) {
+            Ok(found) => Ok((found.dev(), found.ino()) == (held.dev(), held.ino())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes what an earlier backup wrote, if the file is one of this user.
+    fn clear(&self) -> io::Result<()> {
+        let about = self.file.metadata()?;
+        if !about.is_file() || about.uid() != geteuid().as_raw() || about.nlink() != 1 {
+            let what = "it exists and is not a regular file of this user; remove it";
+            return Err(io::Error::other(what));
+        }
+        self.file.set_permissions(Permissions::from_mode(FILE_MODE))?;
+        self.file.set_len(0)
     }
 
     async fn fill(&mut self, download: BackupDownload) -> anyhow::Result<Received> {
@@ -181,6 +211,10 @@ impl PartialFile {
     /// Gives the complete file its name.
     fn publish(self, target: &Path) -> anyhow::Result<()> {
         let cannot = || format!("cannot rename {} to {}", self.path.display(), target.display());
+        if !self.is_at_path().with_context(cannot)? {
+            let what = format!("{} was replaced during the backup", self.path.display());
+            bail!(RefusedError(format!("{what}; repeat it when no other program uses that file")));
+        }
         fs::rename(&self.path, target).with_context(cannot)?;
         let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = File::open(folder.unwrap_or(Path::new("."))).with_context(cannot)?;
@@ -188,9 +222,19 @@ impl PartialFile {
     }
 
     fn remove(self) {
-        // What cannot be removed is replaced by the next backup.
-        _ = fs::remove_file(&self.path);
+        if self.is_at_path().is_ok_and(|own| own) {
+            // What cannot be removed is replaced by the next backup.
+            _ = fs::remove_file(&self.path);
+        }
     }
+}
+
+/// Opens or creates a file, and neither follows a link nor waits for the reader of a pipe.
+fn open_partial(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+    let mut options = File::options();
+    options.write(true).create(true).truncate(false).mode(FILE_MODE).custom_flags(flags);
+    options.open(path)
 }
 
 /// Prints the summary: where the file goes to the standard output, to the other one.

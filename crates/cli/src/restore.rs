@@ -23,9 +23,10 @@ yet: start one afterwards with `taskyard serve --data DIR`. It has all tasks of 
 that were taken are ready, as after a restart of the server.
 
 The work is done in DIR.restoring, which gets the name DIR when all checksums were right and the
-store in it could be opened. A restore that was killed leaves DIR.restoring; run it again, or
-remove that folder. DIR must be on the same file system as its parent, so it cannot be a mount
-point.
+store in it could be opened. A restore that was killed leaves DIR.restoring and
+DIR.restoring.lock; run it again, or remove them. DIR must be on the same file system as its
+parent, so it cannot be a mount point. It belongs to the user that runs the command: run it as the
+user of the server, or give DIR to that user afterwards with `chown -R`.
 
 Leases go on above all numbers that the store gave before: an ack of a delivery from before the
 restore is refused. Ids that were given after the backup are given again to other tasks.
@@ -41,7 +42,7 @@ pub struct RestoreArgs {
     /// The folder to create.
     #[arg(long, value_name = "DIR", required_unless_present = "check")]
     data: Option<PathBuf>,
-    /// Only verify the file: every checksum, and that it is complete.
+    /// Only verify the file: that it is complete and as it was written.
     #[arg(long, conflicts_with = "data")]
     check: bool,
     /// Print one JSON object.
@@ -69,13 +70,21 @@ pub fn run(args: RestoreArgs) -> anyhow::Result<Exit> {
     let what = if args.check { "verified" } else { "restored" };
     let mut progress = TaskProgress::new(what);
     let mut show = |done, total| progress.show(done, total);
+    let now = now()?;
     let header = match &args.data {
-        Some(folder) => restore(file, folder, now()?, &mut show),
+        Some(folder) => restore(file, folder, now, &mut show),
         None => check(file, &mut show),
     };
     drop(progress);
     let header = header.map_err(|error| named(error, &shown))?;
     let seconds = begin.elapsed().as_secs_f64();
+    if args.data.is_some() && now < header.taken_at {
+        output::note(format!(
+            "the clock of this machine is behind the backup, made {}: set it and restore again, otherwise leases and grants from \
+             after the backup may be given again",
+            moment(&header)
+        ));
+    }
     if args.json {
         let mut summary = as_json(&header);
         summary["data"] = args.data.map(|folder| folder.to_string_lossy().into_owned()).into();
@@ -91,7 +100,8 @@ pub fn run(args: RestoreArgs) -> anyhow::Result<Exit> {
         ))?,
         None => output::line(format!(
             "{shown} is intact: {what}, made {made} by taskyard {} from {}",
-            header.program, header.store
+            header.program.escape_debug(),
+            header.store.escape_debug()
         ))?,
     }
     Ok(Exit::Ok)

@@ -1,6 +1,7 @@
 //! `backup` and `restore`, also when they, or the server, are killed.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -187,6 +188,29 @@ fn only_administrators_make_backups_and_only_of_folders() {
     );
 }
 
+/// A backup in a folder that others can write to followed a link at the name of its unfinished file, and emptied the file behind it.
+/// One that was there already kept its mode.
+#[test]
+fn a_link_is_not_followed_and_the_file_is_private() {
+    let folder = BackupFolder::new();
+    let serving = folder.serve();
+    let (file, partial) = (folder.path("queue.backup"), folder.path("queue.backup.partial"));
+    fs::write(folder.path("other"), "content").expect("a file");
+    std::os::unix::fs::symlink(folder.path("other"), &partial).expect("a link");
+    let told = serving.run(&["backup", &file]).ends(1);
+    assert!(told.err.contains("cannot write ") && !folder.has("queue.backup"), "{told:?}");
+    fs::remove_file(&partial).expect("the link is still there");
+    fs::hard_link(folder.path("other"), &partial).expect("a link");
+    let told = back_up_again(&serving, &file).ends(1);
+    assert!(told.err.contains("not a regular file of this user"), "{told:?}");
+    assert_eq!(fs::read(folder.path("other")).expect("the file"), b"content");
+    fs::remove_file(&partial).expect("the link is still there");
+    fs::write(&partial, "earlier").expect("a file");
+    fs::set_permissions(&partial, fs::Permissions::from_mode(0o644)).expect("its owner");
+    back_up_again(&serving, &file).good();
+    assert_eq!(fs::metadata(&file).expect("the file").permissions().mode() & 0o777, 0o600);
+}
+
 /// Starts a command and kills it when `is_time`, unless it ends before.
 fn kill_when(args: &[&str], url: &str, mut is_time: impl FnMut() -> bool) {
     let running = Running::start(binary().args(args).env("TASKYARD_URL", url));
@@ -198,6 +222,16 @@ fn kill_when(args: &[&str], url: &str, mut is_time: impl FnMut() -> bool) {
 
 fn length(path: &str) -> u64 {
     fs::metadata(path).map_or(0, |about| about.len())
+}
+
+/// Makes a backup after one whose client is gone: the server may not have noticed that yet.
+fn back_up_again(serving: &Serving, file: &str) -> Ran {
+    loop {
+        let made = serving.run(&["backup", file]);
+        if !made.err.contains("another backup of this server is running") {
+            return made;
+        }
+    }
 }
 
 #[test]
@@ -213,14 +247,7 @@ fn a_killed_backup_leaves_no_file_and_does_not_block_the_next() {
             run(&["restore", &file, "--check"]).good();
             fs::remove_file(&file).expect("it is there");
         }
-        // The server may not have noticed yet that the client is gone.
-        let made = loop {
-            let made = serving.run(&["backup", &file]);
-            if made.exit == 0 {
-                break made.good();
-            }
-            assert!(made.err.contains("another backup of this server is running"), "{made:?}");
-        };
+        let made = back_up_again(&serving, &file).good();
         assert!(made.starts_with("backed up 40000 tasks"), "{made}");
         assert!(!folder.has("queue.backup.partial"));
         run(&["restore", &file, "--check"]).good();

@@ -191,10 +191,13 @@ fn needs_more_than_http(command: &Command) -> bool {
     }
 }
 
+/// From this number on, tubes that one call creates are created behind the server.
+const CREATED_BEHIND_MIN: usize = 100;
+
 impl Execute for HttpHarness {
     async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
         // Thousands of tubes that a case only needs to exist are created behind the server: over HTTP each is a request.
-        if commands.len() > 1
+        if commands.len() >= CREATED_BEHIND_MIN
             && commands.iter().all(|command| matches!(command, Command::CreateTube { .. }))
         {
             return self.test_server.engine.execute(commands).await;

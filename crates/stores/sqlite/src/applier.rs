@@ -5,6 +5,7 @@
 //! remaining batches first.
 
 use std::collections::{HashSet, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +18,7 @@ use taskyard_core::{Error, KeyChange};
 use super::background::{BackgroundThread, BackgroundWork};
 use super::backup::{BackupSlot, log_too_long};
 use super::checkpoint::Checkpointer;
-use super::codec::Head;
+use super::codec::{self, Head};
 use super::platform::Platform;
 use super::rows::{self, Batch, Rows};
 use super::seal::Seal;
@@ -282,7 +283,7 @@ impl UnappliedBatches {
     /// batches are taken for it: done tasks that a tube keeps for a short time may leave before they are written.
     fn take(&mut self) -> Vec<UnappliedBatch> {
         let (mut taken, mut weight, mut unwritten) = (Vec::new(), 0_usize, 0_usize);
-        let mut updated = HashSet::new();
+        let mut updated = RowKeys::default();
         let is_all = self.weight < WEIGHT_WANTED;
         while weight.saturating_sub(unwritten) < WEIGHT_WANTED
             && let Some(unapplied) = self.batches.pop_front()
@@ -309,8 +310,30 @@ impl UnappliedBatches {
     }
 }
 
+/// Keys of rows.
+type RowKeys = HashSet<i64, BuildHasherDefault<RowKeyHasher>>;
+
+/// Hashes the key of a row with few instructions: the writer waits while batches are taken. Clients do not choose ids, so they cannot
+/// choose hashes either.
+#[derive(Default)]
+struct RowKeyHasher(u64);
+
+impl Hasher for RowKeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_i64((*byte).into()));
+    }
+
+    fn write_i64(&mut self, key: i64) {
+        self.0 = codec::mix(key ^ self.0 as i64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// How many of the rows that earlier batches updated these remove; adds those that these update.
-fn count_unwritten(updated: &mut HashSet<i64>, rows: &Rows) -> usize {
+fn count_unwritten(updated: &mut RowKeys, rows: &Rows) -> usize {
     let changed = rows.updates.iter().chain(&rows.replaced);
     updated.extend(changed.map(|row| row.0));
     if updated.is_empty() {

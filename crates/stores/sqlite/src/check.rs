@@ -60,9 +60,11 @@ pub(super) fn format(folder: &Path, db: &Connection) -> Result<i64, OpenError> {
     Ok(found)
 }
 
-/// The definitions of the tables. A damaged type or condition would only take effect much later.
+/// The definitions of the tables. A damaged type or condition would only take effect much later. Those of SQLite itself, such as the
+/// statistics of ANALYZE, are not ours.
 fn schema(db: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
-    let mut statement = db.prepare("SELECT name, sql FROM sqlite_schema ORDER BY name")?;
+    let sql = "SELECT name, sql FROM sqlite_schema WHERE name NOT GLOB 'sqlite_*' ORDER BY name";
+    let mut statement = db.prepare(sql)?;
     statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
 }
 

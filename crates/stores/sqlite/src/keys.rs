@@ -22,7 +22,7 @@ pub(super) struct KeyHead {
 }
 
 impl KeyHead {
-    fn add(&mut self, key: i64) {
+    pub fn add(&mut self, key: i64) {
         self.rows = self.rows.wrapping_add(1);
         self.row_keys = self.row_keys.wrapping_add(mix(key));
     }
@@ -42,7 +42,7 @@ impl KeyHead {
         db.prepare_cached(sql)?.execute(numbers)
     }
 
-    fn read(db: &Connection) -> Result<KeyHead, RowError> {
+    pub fn read(db: &Connection) -> Result<KeyHead, RowError> {
         let mut statement = db.prepare_cached("SELECT * FROM unique_key_head")?;
         let found = statement.query_row([], |row| Ok(KeyHead::read_row(row))).optional()?;
         found.unwrap_or(Ok(KeyHead::default()))

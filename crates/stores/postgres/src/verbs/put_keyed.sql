@@ -276,10 +276,10 @@ BEGIN
         END IF;
         ids := ARRAY[_claim.id];
     ELSE
-        -- A put of more than five keys is recognized as a repeated one by three of them. The search for all of them would cost as much as
+        -- A put of more than 16 keys is recognized as a repeated one by three of them. The search for all of them would cost as much as
         -- their insertion, which finds the others: it ends at the first known key and is taken back. Only the ids of the attempt are lost.
         _given := array_remove(_keys, NULL);
-        PERFORM 1 FROM taskyard.key k WHERE k.tube = _t.number AND k.key = ANY (CASE WHEN cardinality(_given) <= 5 THEN _given
+        PERFORM 1 FROM taskyard.key k WHERE k.tube = _t.number AND k.key = ANY (CASE WHEN cardinality(_given) <= 16 THEN _given
             ELSE ARRAY[_given[1], _given[cardinality(_given) / 2 + 1], _given[cardinality(_given)]] END) LIMIT 1;
         IF FOUND THEN
             RETURN;

@@ -17,6 +17,10 @@ pub(super) const START_BYTES: usize = 12;
 pub(super) const PREFIX_BYTES: usize = 5;
 /// Bytes of the checksum behind it.
 pub(super) const CHECKSUM_BYTES: usize = 4;
+/// Bytes of the number of rows, at the beginning of their block's content.
+const COUNT_BYTES: usize = 4;
+/// A buffer that grows for a value grows by this much more, so that what follows does not move a large value.
+const ROOM_BYTES: usize = 64 << 10;
 
 /// The kinds of blocks.
 pub(super) mod kind {
@@ -99,11 +103,14 @@ impl BackupEncoder {
     }
 
     /// Rows of the table.
-    pub fn rows(&mut self, rows: &RowBuffer) -> Vec<u8> {
-        self.rows += u64::from(rows.count);
-        let mut content = rows.count.to_le_bytes().to_vec();
-        content.extend_from_slice(&rows.bytes);
-        self.block(kind::ROWS, &content)
+    pub fn rows(&mut self, rows: RowBuffer) -> Vec<u8> {
+        let RowBuffer { count, mut bytes } = rows;
+        self.rows += u64::from(count);
+        let length = (bytes.len() - PREFIX_BYTES) as u32;
+        bytes[0] = kind::ROWS;
+        bytes[1..PREFIX_BYTES].copy_from_slice(&length.to_le_bytes());
+        bytes[PREFIX_BYTES..PREFIX_BYTES + COUNT_BYTES].copy_from_slice(&count.to_le_bytes());
+        self.with_checksum(bytes)
     }
 
     /// The end of the file.
@@ -122,20 +129,35 @@ impl BackupEncoder {
         block.push(kind);
         block.extend((content.len() as u32).to_le_bytes());
         block.extend_from_slice(content);
+        self.with_checksum(block)
+    }
+
+    fn with_checksum(&mut self, mut block: Vec<u8>) -> Vec<u8> {
         self.checksum.update(&block);
         block.extend(self.checksum.clone().finalize().to_le_bytes());
         block
     }
 }
 
-/// Encoded rows.
-#[derive(Debug, Default)]
+/// Encoded rows, in the buffer that becomes their block: a payload may be large, so it is copied once.
+#[derive(Debug)]
 pub(super) struct RowBuffer {
     pub count: u32,
-    pub bytes: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+impl Default for RowBuffer {
+    fn default() -> Self {
+        RowBuffer { count: 0, bytes: vec![0; PREFIX_BYTES + COUNT_BYTES] }
+    }
 }
 
 impl RowBuffer {
+    /// How many bytes it has.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Adds a value of the current row.
     pub fn add(&mut self, value: ValueRef<'_>) {
         let bytes = &mut self.bytes;
@@ -156,6 +178,7 @@ impl RowBuffer {
 }
 
 fn add_tagged(to: &mut Vec<u8>, tag: u8, value: &[u8]) {
+    to.reserve(value.len() + ROOM_BYTES);
     to.push(tag);
     to.extend((value.len() as u32).to_le_bytes());
     to.extend_from_slice(value);

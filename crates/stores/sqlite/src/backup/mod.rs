@@ -6,8 +6,10 @@
 mod format;
 mod parser;
 mod restore;
+mod restore_lock;
 mod slot;
 mod snapshot;
+mod snapshot_check;
 
 pub use format::BackupHeader;
 pub use parser::{BackupBlock, BackupError, BackupParser, RowBlock};

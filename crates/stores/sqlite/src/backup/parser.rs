@@ -36,7 +36,7 @@ pub enum BackupError {
         at: u64,
     },
     /// The server could not finish it.
-    #[error("the server ended the backup: {0}")]
+    #[error("the server ended the backup: {}", .0.escape_debug())]
     Failed(String),
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,13 +22,14 @@ use super::super::seal::Seal;
 use super::super::semaphores;
 use super::format::BackupHeader;
 use super::parser::{BackupBlock, BackupError, BackupParser, RowBlock};
+use super::restore_lock::RestoreLock;
 
 /// How much of the file is read at a time.
 const READ_BYTES: usize = 256 << 10;
 /// What the name of the folder in which a restore works ends with.
 const WORK_SUFFIX: &str = ".restoring";
-/// How many numbers of grants a semaphore skips: those may have been given after the backup.
-const GRANTS_SKIPPED: u64 = 1_000_000;
+/// How many numbers of grants and events are skipped at least: those may have been given after the backup.
+const NUMBERS_SKIPPED_MIN: u64 = 1_000_000;
 
 /// Why a backup could not be restored. Unless it names what was left, nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +52,8 @@ pub enum RestoreError {
     },
     /// The tables have a format that this version does not know.
     #[error(
-        "its tables have format {found}, this version knows up to {known}; use taskyard {program} or a newer one"
+        "its tables have format {found}, this version knows up to {known}; use taskyard {} or a newer one",
+        .program.escape_debug()
     )]
     SchemaTooNew {
         /// Their format.
@@ -88,6 +91,10 @@ pub fn restore(
 ) -> Result<BackupHeader, RestoreError> {
     refuse_used(folder)?;
     let work = DataFolder::new(&work_folder(folder)?, Arc::new(SystemPlatform::default()));
+    refuse_mount_point(folder)?;
+    let _lock = RestoreLock::take(&work)?;
+    // Another restore may have ended meanwhile.
+    refuse_used(folder)?;
     work.platform().make_private(&work)?;
     let lock = FolderLock::take(&work)?;
     let restored = empty(&work).and_then(|()| build(file, &work, now, progress));
@@ -117,6 +124,18 @@ fn refuse_used(folder: &Path) -> Result<(), RestoreError> {
             Err(RestoreError::Used { folder: folder.to_owned(), found })
         }
     }
+}
+
+/// Refuses a folder on another file system than its parent: the restored folder could not get its name.
+fn refuse_mount_point(folder: &Path) -> Result<(), RestoreError> {
+    let Ok(about) = fs::metadata(folder) else { return Ok(()) };
+    let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = fs::metadata(parent.unwrap_or(Path::new("."))).map_err(unavailable(folder))?;
+    if about.dev() == parent.dev() {
+        return Ok(());
+    }
+    let what = "it is a mount point; restore into a new folder in it".to_owned();
+    Err(OpenError::Unavailable { folder: folder.to_owned(), what }.into())
 }
 
 /// The folder in which a restore works, beside its target: on the same file system.
@@ -170,7 +189,7 @@ fn build(
         _ => Ok(()),
     })?;
     let builder = builder.ok_or_else(|| RestoreError::Content("it has no header".into()))?;
-    let head = builder.finish(now)?;
+    let head = builder.finish(now, header.taken_at)?;
     work.rename(&draft(work), &database(work)).map_err(unavailable(work))?;
     Seal::open(work, head.batch).map_err(unavailable(work))?;
     Ok(header)
@@ -266,13 +285,16 @@ impl<'a> DatabaseBuilder<'a> {
     }
 
     /// Completes the database. Numbers that consumers compare go on above all that were given after the backup.
-    fn finish(self, now: i64) -> Result<Head, RestoreError> {
+    fn finish(self, now: i64, taken_at: i64) -> Result<Head, RestoreError> {
+        // The clock may have been set back since the backup.
+        let now = now.max(taken_at);
+        // Fewer than one each microsecond are given, of leases, grants and events alike.
+        let skipped = now.abs_diff(taken_at).max(NUMBERS_SKIPPED_MIN);
         let complete = || -> Result<Head, RowError> {
             let mut head = Head::read(&self.db)?;
-            // Fewer than a lease each microsecond are given, so all that the store gave until now are lower.
             head.lease_ceiling = head.lease_ceiling.max(now.max(0) as u64);
             head.write(&self.db)?;
-            semaphores::skip_grants(&self.db, GRANTS_SKIPPED)?;
+            semaphores::skip_numbers(&self.db, skipped)?;
             self.db.execute_batch("COMMIT")?;
             Ok(head)
         };
@@ -344,9 +366,10 @@ mod tests {
         for (name, columns) in tables {
             let columns: Vec<String> = columns.iter().map(|column| (*column).into()).collect();
             file.extend(encoder.table(name, &columns));
-            let mut rows = RowBuffer { count: 1, bytes: Vec::new() };
+            let mut rows = RowBuffer::default();
             columns.iter().for_each(|_| rows.add(ValueRef::Integer(1)));
-            file.extend(encoder.rows(&rows));
+            rows.count = 1;
+            file.extend(encoder.rows(rows));
         }
         file.extend(encoder.end());
         check(&file[..], &mut |_, _| ()).expect("its checksums are right");

@@ -65,10 +65,12 @@ impl BackupSlot {
     /// Ends a running backup. Does not wait for its reads: those notice it.
     pub fn end(&self, why: Error) {
         let mut state = lock(&self.state);
-        if !matches!(*state, SlotState::Running) {
-            return;
+        match &*state {
+            SlotState::Running => *state = SlotState::Ended(why),
+            // A read that was about to end then may have left the connection open.
+            SlotState::Ended(_) => {}
+            SlotState::Free => return,
         }
-        *state = SlotState::Ended(why);
         drop(state);
         match self.connection.try_lock() {
             Ok(mut connection) => *connection = None,
@@ -102,4 +104,26 @@ impl BackupSlot {
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A backup was ended in the moment in which a read of it had looked for that and not returned yet. Its connection stayed open as
+    /// long as its client did not read, and the write-ahead log went on growing.
+    #[test]
+    fn a_connection_that_was_missed_is_closed_later() {
+        let slot = BackupSlot::default();
+        slot.claim().expect("it is free");
+        slot.connect(Connection::open_in_memory().expect("a database")).expect("it runs");
+        let read = lock(&slot.connection);
+        slot.end(Error::Store("first".into()));
+        assert!(read.is_some(), "the read has it");
+        drop(read);
+        slot.end(Error::Store("second".into()));
+        assert!(lock(&slot.connection).is_none(), "it is closed");
+        let why = slot.read(|_| ()).expect_err("it was ended").to_string();
+        assert!(why.contains("first"), "{why}");
+    }
 }

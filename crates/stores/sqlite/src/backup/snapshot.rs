@@ -10,11 +10,13 @@ use taskyard_core::{Error, Timestamp};
 use taskyard_store::{BackupPart, StoreBackup};
 
 use super::super::applier::ApplierState;
-use super::super::codec::{self, Head, RowError};
+use super::super::check;
+use super::super::codec::{self, Head, RowError, TASK_COLUMNS, TASK_COLUMNS_COUNT};
 use super::super::folder::{MIGRATIONS, connect};
 use super::super::platform::DataFolder;
 use super::format::{BackupEncoder, BackupHeader, RowBuffer};
 use super::slot::BackupSlot;
+use super::snapshot_check::SnapshotCheck;
 
 /// A part of rows ends when it has this many bytes.
 const PART_BYTES: usize = 256 << 10;
@@ -27,6 +29,7 @@ pub(crate) struct Snapshot {
     encoder: BackupEncoder,
     next: NextPart,
     tables: VecDeque<Table>,
+    check: SnapshotCheck,
 }
 
 enum NextPart {
@@ -41,6 +44,10 @@ enum NextPart {
 struct Table {
     name: String,
     columns: Vec<String>,
+    /// Reads them from a rowid on.
+    sql: String,
+    /// How many columns stand before them, for the verification.
+    before: usize,
     /// Where the payload is, in the table of tasks.
     body: Option<[usize; 4]>,
 }
@@ -60,6 +67,7 @@ impl Snapshot {
             encoder: BackupEncoder::new(),
             next: NextPart::Nothing,
             tables: VecDeque::new(),
+            check: SnapshotCheck::default(),
         };
         let db = connect(folder).map_err(|error| Error::Store(error.to_string()))?;
         let database = applier.caught_up(newest)?;
@@ -69,9 +77,12 @@ impl Snapshot {
         let begun = db.execute_batch("BEGIN").map_err(RowError::Sqlite);
         let head = begun.and_then(|()| Head::read(&db));
         drop(database);
-        let (head, tables) = head.and_then(|head| Ok((head, tables(&db)?))).map_err(unreadable)?;
+        let head = head.map_err(|error| unreadable(with_advice(error)))?;
+        check::format(folder, &db).map_err(|error| Error::Store(error.to_string()))?;
+        let check = SnapshotCheck::new(&db, head);
+        snapshot.check = check.map_err(|error| unreadable(with_advice(error)))?;
+        snapshot.tables = tables(&db).map_err(unreadable)?;
         slot.connect(db)?;
-        snapshot.tables = tables;
         snapshot.next = NextPart::Start(BackupHeader {
             program: env!("CARGO_PKG_VERSION").into(),
             store: store_url(folder),
@@ -95,11 +106,16 @@ impl Snapshot {
                     self.next = NextPart::Rows(i64::MIN);
                     Ok(Some(self.encoder.table(&table.name, &table.columns)))
                 }
-                None => Ok(Some(self.encoder.end())),
+                None => {
+                    let checked = self.check.finish();
+                    checked.map_err(|error| unreadable(with_advice(error)))?;
+                    Ok(Some(self.encoder.end()))
+                }
             },
             NextPart::Rows(from) => {
                 let Some(table) = self.tables.front() else { return Ok(None) };
-                let read = self.slot.read(|db| table.read(db, from))?;
+                let check = &mut self.check;
+                let read = self.slot.read(|db| table.read(db, from, check))?;
                 let (rows, next) = read.map_err(unreadable)?;
                 self.next = match next {
                     Some(from) => NextPart::Rows(from),
@@ -108,7 +124,7 @@ impl Snapshot {
                 if next.is_none() {
                     self.tables.pop_front();
                 }
-                Ok(Some(self.encoder.rows(&rows)))
+                Ok(Some(self.encoder.rows(rows)))
             }
             NextPart::Nothing => Ok(None),
         }
@@ -135,25 +151,63 @@ impl Drop for Snapshot {
 }
 
 impl Table {
-    /// Reads rows from this rowid on; returns the first one that was not read, if there may be one.
-    fn read(&self, db: &Connection, from: i64) -> Result<(RowBuffer, Option<i64>), RowError> {
-        let sql = format!("SELECT rowid, * FROM \"{}\" WHERE rowid >= ? ORDER BY rowid", self.name);
-        let mut statement = db.prepare_cached(&sql)?;
+    fn new(db: &Connection, name: String) -> Result<Table, RowError> {
+        let statement = db.prepare(&format!("SELECT * FROM \"{name}\" LIMIT 0"))?;
+        let columns: Vec<String> = statement.column_names().map(Into::into).collect();
+        let is_task = name == "task";
+        let (first, before) = if is_task {
+            (format!("{TASK_COLUMNS}, "), TASK_COLUMNS_COUNT)
+        } else {
+            Default::default()
+        };
+        let at = |wanted| columns.iter().position(|column| column == wanted);
+        let body = match BODY_COLUMNS.map(at) {
+            [Some(key), Some(sum), Some(meta), Some(data)] if is_task => {
+                Some([key, sum, meta, data].map(|at| at + before))
+            }
+            _ => None,
+        };
+        let sql =
+            format!("SELECT {first}\"{name}\".* FROM \"{name}\" WHERE rowid >= ? ORDER BY rowid");
+        Ok(Table { name, columns, sql, before, body })
+    }
+
+    /// Reads rows from this rowid on and verifies them; returns the first one that was not read, if there may be one.
+    fn read(
+        &self,
+        db: &Connection,
+        from: i64,
+        check: &mut SnapshotCheck,
+    ) -> Result<(RowBuffer, Option<i64>), RowError> {
+        let mut statement = db.prepare_cached(&self.sql)?;
         let mut rows = statement.query([from])?;
         let mut read = RowBuffer::default();
         while let Some(row) = rows.next()? {
+            check.add(&self.name, row).map_err(with_advice)?;
             if let Some(columns) = self.body {
                 check_body(row, columns)?;
             }
-            for column in 1..=self.columns.len() {
+            for column in self.before..self.before + self.columns.len() {
                 read.add(row.get_ref(column)?);
             }
             read.count += 1;
-            if read.bytes.len() >= PART_BYTES {
-                return Ok((read, row.get::<_, i64>(0)?.checked_add(1)));
+            if read.len() >= PART_BYTES {
+                // The first column of every table is its rowid.
+                return Ok((read, row.get::<_, i64>(self.before)?.checked_add(1)));
             }
         }
         Ok((read, None))
+    }
+}
+
+/// Adds what to do about damage that no restore would accept.
+fn with_advice(error: RowError) -> RowError {
+    match error {
+        RowError::Damaged(what) => RowError::Damaged(format!(
+            "the store is damaged: {what}. No backup of it could be restored; restart the server with --accept-loss, which keeps what \
+             is intact, and repeat the backup"
+        )),
+        error => error,
     }
 }
 
@@ -172,26 +226,12 @@ fn check_body(row: &rusqlite::Row<'_>, [key, sum, meta, data]: [usize; 4]) -> Re
     }
 }
 
-/// All tables of the database; what else it has follows from its format.
+/// All tables of the database but those of SQLite itself; what else it has follows from its format.
 fn tables(db: &Connection) -> Result<VecDeque<Table>, RowError> {
-    let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name";
+    let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT GLOB 'sqlite_*' ORDER BY name";
     let mut statement = db.prepare(sql)?;
     let names = statement.query_map([], |row| row.get::<_, String>(0))?;
-    let tables = names.map(|name| {
-        let name = name?;
-        let statement = db.prepare(&format!("SELECT * FROM \"{name}\" LIMIT 0"))?;
-        let columns: Vec<String> = statement.column_names().map(Into::into).collect();
-        // The rowid comes first.
-        let at = |wanted| columns.iter().position(|column| column == wanted).map(|at| at + 1);
-        let body = match BODY_COLUMNS.map(at) {
-            [Some(key), Some(sum), Some(meta), Some(data)] if name == "task" => {
-                Some([key, sum, meta, data])
-            }
-            _ => None,
-        };
-        Ok(Table { name, columns, body })
-    });
-    tables.collect()
+    names.map(|name| Table::new(db, name?)).collect()
 }
 
 fn unreadable(error: RowError) -> Error {

@@ -9,7 +9,7 @@ mod tube;
 
 use std::collections::BTreeMap;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Row};
 use taskyard_core::{Bucket, Machine, ScheduleName, StoredSchedule};
 
 use super::codec::RowError;
@@ -104,6 +104,16 @@ pub(super) fn write_tube(
         head.add_tube(number);
     }
     head.write(db)?;
+    Ok(())
+}
+
+/// Verifies a row of a table of this module and counts it.
+pub(super) fn verify(table: &str, row: &Row<'_>, found: &mut PaceHead) -> Result<(), RowError> {
+    match table {
+        "tube_pace" => found.add_tube(tube::read_row(row)?.0),
+        "schedule" => found.add_schedule(&schedule::read_row(row)?.name),
+        _ => {}
+    }
     Ok(())
 }
 

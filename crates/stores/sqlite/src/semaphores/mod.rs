@@ -101,6 +101,24 @@ fn expect_one(written: usize, what: &str) -> Result<(), WriteError> {
     Err(WriteError::Damaged(format!("{what}: {written} rows instead of 1")))
 }
 
+/// Verifies a row of a table of this module and counts it.
+pub(super) fn verify(
+    table: &str,
+    row: &rusqlite::Row<'_>,
+    found: &mut SemaphoreHead,
+) -> Result<(), RowError> {
+    match table {
+        "semaphore" => {
+            codec::read_semaphore(row)?;
+            found.semaphores += 1;
+        }
+        "semaphore_task" => found.add_task(codec::read_task(row)?.entry.seq as i64),
+        "semaphore_event" => found.add_event(codec::read_event(row)?.0.0 as i64),
+        _ => {}
+    }
+    Ok(())
+}
+
 /// Restores all semaphores, and checks that none is missing.
 pub(super) fn read(db: &Connection, machine: &mut Machine) -> Result<SemaphoreHead, RowError> {
     let head = SemaphoreHead { grant_floor: floor(db)?, ..SemaphoreHead::read(db)? };
@@ -140,10 +158,13 @@ pub(super) fn read(db: &Connection, machine: &mut Machine) -> Result<SemaphoreHe
     )))
 }
 
-/// Lets the grants of all semaphores go on later by this many.
-pub(super) fn skip_grants(db: &Connection, grants: u64) -> Result<(), RowError> {
-    let exists = "SELECT count(*) FROM sqlite_schema WHERE name = 'semaphore'";
-    if db.query_row(exists, [], |row| row.get::<_, i64>(0))? == 0 {
+/// Lets the grants of all semaphores, also of those that will be created, and the ids of events go on later by this many.
+pub(super) fn skip_numbers(db: &Connection, skipped: u64) -> Result<(), RowError> {
+    let has_table = |name: &str| {
+        let exists = "SELECT count(*) FROM sqlite_schema WHERE name = ?";
+        db.query_row(exists, [name], |row| row.get::<_, i64>(0)).map(|count| count > 0)
+    };
+    if !has_table("semaphore")? {
         return Ok(());
     }
     let mut found = Vec::new();
@@ -151,15 +172,20 @@ pub(super) fn skip_grants(db: &Connection, grants: u64) -> Result<(), RowError> 
         found.push(codec::read_semaphore(row)?);
         Ok(())
     })?;
+    let mut highest = floor(db)?;
     for (number, mut record) in found {
-        record.grant_seq = record.grant_seq.saturating_add(grants);
+        highest = highest.max(record.grant_seq);
+        record.grant_seq = record.grant_seq.saturating_add(skipped);
         codec::write_semaphore(db, number, &record)?;
     }
-    let floor = floor(db)?;
-    if floor > 0 {
-        let sql = "UPDATE semaphore_floor SET grants = ?";
-        db.execute(sql, [floor.saturating_add(grants) as i64])?;
+    // A semaphore that was created after the backup may be created again.
+    if has_table("semaphore_floor")? {
+        let sql = "INSERT OR REPLACE INTO semaphore_floor VALUES (1, ?)";
+        db.execute(sql, [highest.saturating_add(skipped) as i64])?;
     }
+    let mut head = SemaphoreHead::read(db)?;
+    head.next_event = head.next_event.saturating_add(skipped);
+    head.write(db)?;
     Ok(())
 }
 

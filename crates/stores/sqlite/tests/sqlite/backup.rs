@@ -9,7 +9,7 @@ use std::time::Duration;
 use taskyard_core::{
     Body, Error, Finish, Kind, NewTask, RateLimit, RetryPolicy, Span, TaskId, TubeOptions,
 };
-use taskyard_store::{Export, Exported, Store, StoreBackup};
+use taskyard_store::{Export, Exported, OpenError, Store, StoreBackup};
 use taskyard_store_sqlite::SqliteStore;
 use taskyard_store_sqlite::backup::{BackupError, BackupParser, RestoreError, check, restore};
 use tempfile::TempDir;
@@ -156,7 +156,49 @@ fn leases_and_grants_go_on_above_those_given_after_the_backup() {
         Ok(Exported::Semaphores(all)) => all[0].record.grant_seq,
         other => panic!("{other:?}"),
     };
-    assert_eq!(sequence(&again), sequence(&store) + 1_000_000);
+    let since = (now - NOW.as_micros() - 5_000_000) as u64;
+    assert_eq!(sequence(&again), sequence(&store) + since);
+}
+
+/// The server went on after the backup, so event ids and the grants of semaphores that were created since then were given again, and
+/// so were leases if the clock had been set back.
+#[test]
+fn numbers_of_later_semaphores_and_of_events_are_not_given_again() {
+    let folder = fast_folder();
+    let store = open(folder.path());
+    must(&store, create("mail", TubeOptions::new(Kind::Fifo)));
+    put_now(&store, "mail", vec![NewTask::new(Body::new(b"x"))]);
+    let bytes = read(begin(&store));
+    let events = |store: &SqliteStore| {
+        semaphores::ask(store, semaphores::configure("late", 1));
+        semaphores::ask(store, semaphores::enqueue("late", &[(1, 1.0)]));
+        let found = semaphores::fetch(store, 9);
+        found.iter().map(|event| (event.id.0, event.grant.0)).collect::<Vec<_>>()
+    };
+    let late = events(&store);
+    let (_guard, again) = restored(&bytes, 0);
+    let next = events(&again);
+    assert_eq!((late.len(), next.len()), (1, 1), "{late:?} {next:?}");
+    assert!(next[0].0 >= late[0].0 + 1_000_000 && next[0].1 >= late[0].1 + 1_000_000, "{next:?}");
+    let lease = take_now(&again, "mail", 1).remove(0).lease.expect("a lease");
+    assert!(lease.0 >= NOW.as_micros() as u64, "{lease}");
+}
+
+/// Two restores of one folder both worked in the folder beside it, and the result could have files of both.
+#[test]
+fn one_restore_of_a_folder_runs_at_a_time() {
+    let source = fast_folder();
+    let store = open(source.path());
+    let bytes = read(begin(&store));
+    let folder = fast_folder();
+    let target = folder.path().join("data");
+    let lock = std::fs::File::create(folder.path().join("data.restoring.lock")).expect("a file");
+    lock.lock().expect("it is free");
+    let refused = restore(&bytes[..], &target, 0, &mut |_, _| ()).expect_err("another one runs");
+    assert!(matches!(refused, RestoreError::Folder(OpenError::InUse(_))), "{refused}");
+    drop(lock);
+    restore(&bytes[..], &target, 0, &mut |_, _| ()).expect("nothing else runs");
+    assert_eq!(names(folder.path()), ["data"]);
 }
 
 /// Clients put and acknowledge tasks during the backup. What was acknowledged before it began is in it, or gone from it.
@@ -280,6 +322,66 @@ fn a_damaged_payload_is_reported_when_the_backup_is_made() {
     drop(backup);
     must(&store, delete("mail", [5]));
     read(begin(&store));
+}
+
+/// Only payloads were verified, so a backup of a damaged store replaced the last good one, and no restore accepted it.
+#[test]
+fn every_damaged_row_and_every_missing_one_ends_the_backup() {
+    let folder = fast_folder();
+    let store = open(folder.path());
+    fill(&store);
+    store.catch_up().expect("it is written");
+    let db = rusqlite::Connection::open(folder.path().join("taskyard.db")).expect("it opens");
+    let columns = [
+        ("task", "created"),
+        ("tube", "next_id"),
+        ("unique_key", "sum"),
+        ("unique_key_head", "keys"),
+        ("semaphore", "grant_seq"),
+        ("semaphore_task", "enqueued"),
+        ("semaphore_event", "attempts"),
+        ("semaphore_head", "next_event"),
+        ("tube_pace", "rate_per"),
+        ("schedule", "sum"),
+        ("pace_head", "schedules"),
+        ("clock", "wall_ahead"),
+        ("store", "lease_ceiling"),
+    ];
+    let failure = || match store.backup(NOW) {
+        Err(refused) => refused.to_string(),
+        Ok(mut backup) => {
+            let failure = std::iter::from_fn(|| backup.next_part()).find_map(|part| part.failure);
+            failure.map_or_else(String::new, |failure| failure.to_string())
+        }
+    };
+    for (table, column) in columns {
+        let change = |by: &str| {
+            db.execute(&format!("UPDATE {table} SET {column} = {column} {by}"), []).expect(table)
+        };
+        assert!(change("+ 1") > 0, "{table} has rows");
+        let found = failure();
+        assert!(found.contains("the store is damaged"), "{table}: {found}");
+        change("- 1");
+    }
+    for table in ["task", "unique_key", "semaphore_task", "schedule"] {
+        let move_all = |from: &str, to: &str| {
+            db.execute_batch(&format!("INSERT INTO {to} SELECT * FROM {from}; DELETE FROM {from}"))
+        };
+        db.execute_batch(&format!("CREATE TEMP TABLE other AS SELECT * FROM {table} LIMIT 0"))
+            .expect(table);
+        move_all(table, "other").expect(table);
+        let found = failure();
+        assert!(found.contains("are not as many as there should be"), "{table}: {found}");
+        move_all("other", table).expect(table);
+        db.execute_batch("DROP TABLE other").expect(table);
+    }
+    // The statistics of SQLite are not a part of the store.
+    db.execute_batch("ANALYZE").expect("statistics");
+    drop(db);
+    let (_guard, again) = restored(&read(begin(&store)), 0);
+    assert_eq!(ids(&again).len(), 7);
+    close(store);
+    close(open(folder.path()));
 }
 
 #[test]

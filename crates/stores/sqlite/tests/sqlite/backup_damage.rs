@@ -92,6 +92,13 @@ fn other_files_and_newer_formats_are_named() {
     assert_eq!(error_of(b""), BackupError::Incomplete { at: 0 });
 }
 
+/// A text of the file could change the colours or the title of the terminal.
+#[test]
+fn texts_of_the_file_are_escaped() {
+    let shown = BackupError::Failed("\x1b[2J".into()).to_string();
+    assert_eq!(shown, "the server ended the backup: \\u{1b}[2J");
+}
+
 #[test]
 fn nothing_is_left_of_a_restore_that_fails() {
     let intact = sample();

@@ -47,7 +47,7 @@ fn finish(text: &str, task: u64, finish: GrantFinish) -> SemaphoreCommand {
     SemaphoreCommand::Finish { key: key(text), items }
 }
 
-fn fetch(store: &SqliteStore, count: usize) -> Vec<SemaphoreEvent> {
+pub fn fetch(store: &SqliteStore, count: usize) -> Vec<SemaphoreEvent> {
     match ask(store, SemaphoreCommand::Events { key: None, count, wait: Span::ZERO }) {
         SemaphoreReply::Events(events) => events,
         other => panic!("{other:?}"),

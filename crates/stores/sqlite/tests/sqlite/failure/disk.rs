@@ -7,6 +7,7 @@ use std::process::Command as Process;
 
 use taskyard_core::{Body, Error, Finish, Kind, NewTask, Reply, TubeOptions};
 use taskyard_store_sqlite::SqliteStore;
+use taskyard_store_sqlite::backup::restore;
 
 use crate::fixture::{
     TaskContent, ask, close, content, create, finish, finish_now, must, open, open_without_journal,
@@ -137,6 +138,19 @@ fn survive(store: SqliteStore, data: &Path, mut put: u32, free_space: impl FnOnc
     close(store);
     let left: Vec<u32> = (first + count as u32..=put).collect();
     assert_eq!(numbers(&open(data), put + 1), left);
+}
+
+/// The mount point of an empty disk was refused only after everything had been restored, because it cannot be renamed.
+#[test]
+fn a_mount_point_is_refused_before_the_restore() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let target = folder.path().join("data");
+    fs::create_dir(&target).expect("a folder");
+    let Some(_disk) = SmallDisk::mount(&target, 1 << 20) else { return };
+    let refused = restore(&b"never read"[..], &target, 0, &mut |_, _| ());
+    let refused = refused.expect_err("it cannot be renamed").to_string();
+    assert!(refused.contains("it is a mount point"), "{refused}");
+    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1, "nothing else is there");
 }
 
 /// The numbers of all tasks; checks their payloads.
