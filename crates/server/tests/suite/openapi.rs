@@ -122,6 +122,7 @@ async fn the_document_lists_every_endpoint() {
             "POST /v1/semaphore-events",
             "POST /v1/semaphore-events/ack",
             "GET /v1/semaphore-events/socket",
+            "POST /v1/backup",
         ]
         .map(str::to_owned),
     );
