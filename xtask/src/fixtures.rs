@@ -20,7 +20,16 @@ const TARGETS: [&str; 6] = ["postgres", "sql", "redis", "tarantool", "copying", 
 const BINARIES_PER_CORE: usize = 2;
 
 /// The packages whose binaries start first, because they run the longest: a run ends with short ones.
-const LONG: [&str; 2] = ["taskyard-cli", "taskyard-sql"];
+const LONG: [&str; 5] = [
+    "taskyard-store-redis",
+    "taskyard-store-postgres",
+    "taskyard-store-tarantool",
+    "taskyard-sql",
+    "taskyard-cli",
+];
+
+/// How long a binary may run, in seconds. One that hangs is ended, and the tests that ran for long count as failed.
+const BINARY_MAX: &str = "900";
 
 /// How many binaries a run names as its slowest.
 const SLOWEST: usize = 3;
@@ -188,7 +197,10 @@ impl TestRun<'_> {
 
     /// Runs it with these arguments and shows its output when it has ended.
     fn run(&self, options: &[&str], filters: &[&OsStr]) -> Ended {
-        let mut command = Command::new(self.command.get_program());
+        let mut command = Command::new("timeout");
+        command
+            .args(["--foreground", "--kill-after=10", BINARY_MAX])
+            .arg(self.command.get_program());
         command.current_dir(self.command.get_current_dir().unwrap_or(Path::new(".")));
         for (name, value) in self.command.get_envs() {
             match value {
@@ -218,11 +230,27 @@ impl TestRun<'_> {
         if status.success() {
             return ended(None);
         }
-        let tests = failed_tests(&String::from_utf8_lossy(&text));
+        let text = String::from_utf8_lossy(&text);
+        let mut tests = failed_tests(&text);
+        if tests.is_empty() {
+            tests = long_tests(&text);
+        }
         let named = tests.iter().map(|test| format!("\n  {test}")).collect::<String>();
         ended(Some((format!("{} failed: {status}{named}", self.name), tests)))
     }
 }
+
+/// The tests that took more than a minute, according to the output of a test binary: after a timeout, one of them hangs.
+fn long_tests(output: &str) -> Vec<String> {
+    let names = output.lines().filter_map(|line| {
+        let (_, name) = line.split_once(LONG_TEST)?.0.rsplit_once("test ")?;
+        Some(name.to_owned())
+    });
+    names.collect()
+}
+
+/// What a test binary prints behind the name of a test that takes long.
+const LONG_TEST: &str = " has been running for over ";
 
 /// The tests that failed according to the output of a test binary, each with the first lines of its panic.
 fn failed_tests(output: &str) -> Vec<String> {
@@ -278,7 +306,7 @@ mod tests {
             assert!(failure.starts_with("false failed"), "{failure}");
         }
         let absent = run_all(&[test_run("no-such-program")], Failures::Fail).unwrap_err();
-        assert!(absent.starts_with("cannot run no-such-program"), "{absent}");
+        assert!(absent.starts_with("no-such-program failed: exit status: 127"), "{absent}");
     }
 
     /// A script in place of a test binary that fails, or fails only in its first run.
@@ -300,6 +328,15 @@ mod tests {
         assert!(runs("c", "never", Failures::RunAgain).is_err());
         assert_eq!(runs("d", "-q --", Failures::Fail).map(|notes| notes.len()), Ok(1));
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// A test hung for as long as its binary could run, which was forever, and nothing named it.
+    #[test]
+    fn a_test_that_hangs_is_named() {
+        let output =
+            "\nrunning 2 tests\n.test pipeline::put has been running for over 60 seconds\n";
+        assert_eq!(long_tests(output), ["pipeline::put"]);
+        assert_eq!(long_tests("test result: ok. 2 passed"), [""; 0]);
     }
 
     /// CI shows the end of a run only; a failure in an earlier step was a step's name and nothing else.

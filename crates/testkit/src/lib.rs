@@ -7,6 +7,7 @@
 pub mod calls;
 pub mod certificates;
 pub mod chromium;
+mod cleanup;
 pub mod faulty_proxy;
 mod ports;
 pub mod postgres;
@@ -64,6 +65,9 @@ pub trait SharedDatabase: 'static {
 
     /// Panics unless what is stored in a part is consistent.
     fn audit(part: &Self::Part);
+
+    /// How many servers are alive in a part, as the database knows them.
+    fn server_count(part: &Self::Part) -> usize;
 
     /// Writes a format number into a part that was opened before.
     fn write_format(part: &Self::Part, format: u32);

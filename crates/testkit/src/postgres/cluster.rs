@@ -10,15 +10,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::TempDir;
 
+use crate::cleanup::CleanupShell;
 use crate::recorded_output::{in_url, keep_log, new_password};
 use crate::server_process::send_signal;
 
 /// Where PostgreSQL's programs are, unless `TASKYARD_POSTGRES` says otherwise.
 const USUAL: &str = "/usr/lib/postgresql/15/bin";
 
-/// Ends the server and removes its folder when its input ends: when this process does, however it does. A
-/// server that is still ending may write one more file.
-const KEEPER: &str = r#"
+/// Stops the server and removes its folder; a server that is still ending may write one more file.
+const STOP: &str = r#"
 read -r _
 "$0" stop -D "$1/data" -m immediate -W >/dev/null 2>&1
 for _ in 1 2 3 4 5 6 7 8 9; do rm -rf "$1" && break; sleep 0.2; done
@@ -67,7 +67,7 @@ pub struct Cluster {
     /// and PostgreSQL's programs mistake a zombie for a server.
     server: Mutex<Option<Child>>,
     /// Dropped last, and not at all where the cluster is shared by the whole process.
-    _keeper: PostgresCleanup,
+    _keeper: CleanupShell,
 }
 
 impl Cluster {
@@ -83,7 +83,7 @@ impl Cluster {
         if let Some((uid, gid)) = other_user() {
             chown(&folder, Some(uid), Some(gid)).expect("the owner of a folder can be changed");
         }
-        let keeper = PostgresCleanup::new(&programs.join("pg_ctl"), &folder);
+        let keeper = cleanup(&programs.join("pg_ctl"), &folder);
         let (password, server) = (new_password(), Mutex::default());
         let cluster = Cluster { programs, folder, port, password, server, _keeper: keeper };
         let mut initdb = cluster.program("initdb");
@@ -199,27 +199,11 @@ fn child_processes(parent: u32) -> Vec<u32> {
     ids.filter(is_child).collect()
 }
 
-/// A shell that removes the cluster after this process has ended.
-struct PostgresCleanup {
-    shell: Child,
-}
-
-impl PostgresCleanup {
-    fn new(pg_ctl: &Path, folder: &Path) -> Self {
-        let mut shell = Command::new("sh");
-        as_other_user(&mut shell);
-        // In its own process group, so that an interrupt of the tests does not interrupt it.
-        shell.args(["-c", KEEPER]).arg(pg_ctl).arg(folder).process_group(0);
-        shell.current_dir("/").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        PostgresCleanup { shell: shell.spawn().expect("a shell can be started") }
-    }
-}
-
-impl Drop for PostgresCleanup {
-    fn drop(&mut self) {
-        drop(self.shell.stdin.take());
-        self.shell.wait().expect("the shell ends");
-    }
+/// Stops the server and removes its folder when this process ends.
+fn cleanup(pg_ctl: &Path, folder: &Path) -> CleanupShell {
+    let mut shell = Command::new("sh");
+    as_other_user(&mut shell);
+    CleanupShell::spawn(shell.args(["-c", STOP]).arg(pg_ctl).arg(folder))
 }
 
 /// The user of PostgreSQL, which refuses to run as root: that of its package, or the unprivileged one.

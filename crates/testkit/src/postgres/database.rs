@@ -206,6 +206,10 @@ impl SharedDatabase for SharedPostgres {
         check_counts(&part.url());
     }
 
+    fn server_count(part: &Database) -> usize {
+        server_count(&part.url())
+    }
+
     fn write_format(part: &Database, format: u32) {
         let update = format!("UPDATE taskyard.version SET tables = {format}, functions = {format}");
         sql(&part.url(), &update);
@@ -254,6 +258,12 @@ pub fn crash(url: &str) {
         done.send(())
     });
     recovered.recv().expect("the database recovers");
+}
+
+/// The number of servers of a database.
+pub(super) fn server_count(url: &str) -> usize {
+    let count = sql(url, "SELECT count(*) FROM taskyard.server");
+    count.and_then(|count| count.parse().ok()).expect("a number")
 }
 
 /// Waits until this is so in the database.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use taskyard_core::TubeName;
 
 use super::cluster::{Cluster, programs};
-use super::database::{Database, check_counts, cluster, prepare, sql};
+use super::database::{Database, check_counts, cluster, prepare, server_count, sql};
 use crate::OwnServer;
 use crate::faulty_proxy::Target;
 use crate::storm::StormDatabase;
@@ -102,8 +102,7 @@ impl StormDatabase for OwnCluster {
     }
 
     fn server_count(&self) -> usize {
-        let count = sql(&self.database.url(), "SELECT count(*) FROM taskyard.server");
-        count.and_then(|count| count.parse().ok()).expect("a number")
+        server_count(&self.database.url())
     }
 
     fn audit_sessions(&self) {

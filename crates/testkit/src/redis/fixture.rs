@@ -82,6 +82,10 @@ impl SharedDatabase for SharedRedis {
         instance().audit(prefix_of(part), "mail");
     }
 
+    fn server_count(part: &String) -> usize {
+        server_count(instance(), prefix_of(part))
+    }
+
     fn write_format(part: &String, format: u32) {
         let key = format!("{{{}}}:format", prefix_of(part));
         assert_eq!(instance().talk(&["SET", &key, &format.to_string()]), "OK");
@@ -134,7 +138,7 @@ impl StormDatabase for RedisInstance {
     }
 
     fn server_count(&self) -> usize {
-        self.talk(&["ZCARD", "{kill}:v"]).parse().expect("a number")
+        server_count(self, "kill")
     }
 
     /// The audit of each tube covers its sub-queues.
@@ -144,6 +148,11 @@ impl StormDatabase for RedisInstance {
         let keys = self.talk(&["HKEYS", "{kill}:semaphores"]);
         keys.lines().for_each(|key| self.audit_semaphore(&format!("{{kill:/{key}}}")));
     }
+}
+
+/// The number of servers that use this prefix.
+fn server_count(instance: &RedisInstance, prefix: &str) -> usize {
+    instance.talk(&["ZCARD", &format!("{{{prefix}}}:v")]).parse().expect("a number")
 }
 
 /// The prefix of the keys in a URL.

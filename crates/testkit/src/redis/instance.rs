@@ -1,26 +1,17 @@
 //! A Redis server of our own, in a temporary folder on a free port, gone with the test process.
 
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tempfile::{Builder, TempDir};
-
+use crate::cleanup::{CleanupShell, memory_folder};
 use crate::ports::free_port;
 use crate::recorded_output::{in_url, keep_log, new_password};
 use crate::server_process::send_signal;
 
 /// The default program, unless `TASKYARD_REDIS` is set.
 const USUAL: &str = "/usr/bin/redis-server";
-
-/// Ends the server and removes its folder when its input ends: when this process does, however it does.
-const KEEPER: &str = r#"
-read -r _
-kill -9 "$(cat "$0/pid")" 2>/dev/null
-for _ in 1 2 3 4 5 6 7 8 9; do rm -rf "$0" && break; sleep 0.2; done
-"#;
 
 /// What is wrong with a tube.
 const AUDIT: &str = include_str!("audit.lua");
@@ -66,7 +57,7 @@ pub struct RedisInstance {
     password: Option<String>,
     server: Mutex<Option<Child>>,
     /// Dropped last, and not at all where the server is shared by the whole process.
-    _keeper: RedisCleanup,
+    _keeper: CleanupShell,
 }
 
 impl RedisInstance {
@@ -85,8 +76,8 @@ impl RedisInstance {
     /// Prepares a server without starting it.
     pub fn prepared(program: PathBuf, settings: &[&str]) -> Self {
         keep_log();
-        let folder = folder().keep();
-        let keeper = RedisCleanup::new(&folder);
+        let folder = memory_folder("taskyard-redis-");
+        let keeper = CleanupShell::kill(&folder);
         let settings = settings.iter().map(|word| (*word).to_owned()).collect();
         let (port, server) = (free_port(), Mutex::default());
         RedisInstance { program, folder, port, settings, password: None, server, _keeper: keeper }
@@ -292,35 +283,4 @@ fn owner(node: &RedisInstance, key: &str) -> Option<u16> {
         let address = words.get(1).filter(|_| owns && !words[2].contains("fail"))?;
         address.split('@').next()?.rsplit(':').next()?.parse().ok()
     })
-}
-
-/// A shell that outlives this process for as long as it takes to clean up.
-struct RedisCleanup {
-    shell: Child,
-}
-
-impl RedisCleanup {
-    fn new(folder: &Path) -> Self {
-        let mut shell = Command::new("sh");
-        // In a process group of its own, so that interrupting the tests does not interrupt it.
-        shell.args(["-c", KEEPER]).arg(folder).process_group(0).current_dir("/");
-        shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        RedisCleanup { shell: shell.spawn().expect("a shell can be started") }
-    }
-}
-
-impl Drop for RedisCleanup {
-    fn drop(&mut self) {
-        drop(self.shell.stdin.take());
-        self.shell.wait().expect("the shell ends");
-    }
-}
-
-/// In memory where the system has such a place: the tests sync at every step.
-fn folder() -> TempDir {
-    let memory = Path::new("/dev/shm");
-    let mut builder = Builder::new();
-    builder.prefix("taskyard-redis-");
-    let made = if memory.is_dir() { builder.tempdir_in(memory) } else { builder.tempdir() };
-    made.expect("a temporary folder can be made")
 }

@@ -5,9 +5,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use taskyard_conformance::model::{amount, seeds};
+use taskyard_core::failure::SERVER_LOST;
 use taskyard_core::{
     Command, Finish, FinishItem, Holder, Kind, Outcome, Reply, SessionId, Span, Take, Task,
-    TubeName, TubeOptions,
+    Timestamp, TubeName, TubeOptions,
 };
 use taskyard_store::remote::{Clock, RemoteStore};
 use taskyard_store::{OpenError, RemoteChange, Store};
@@ -17,6 +18,8 @@ use crate::calls::{NOW, ack, ask, make_tube, put, take};
 use crate::same_keys::SameKeys;
 
 const SESSION: SessionId = SessionId([7; 16]);
+/// A time after that of every clock, in microseconds since 1970; doubles can hold it.
+const FAR: Timestamp = Timestamp::from_micros(1 << 52);
 
 /// Joins a session.
 pub fn join(store: &impl Store, create: bool) {
@@ -71,6 +74,38 @@ pub fn the_last_server_that_closes_releases_everything<D: SharedDatabase>() {
         let again = D::open(&part);
         assert_eq!(ack(&again, &tube, &task), Outcome::Stale);
         assert_eq!(take(&again, &tube, 1).len(), 1);
+    });
+}
+
+/// Heartbeats use real time, so this case waits until the dead server has missed its own.
+pub fn tasks_of_a_dead_server_are_given_back<D: SharedDatabase>() {
+    D::run(async {
+        let part = D::part();
+        let (store, dead) = (D::open(&part), D::open(&part));
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        ask(&store, put(&tube, 1)).expect("it is put");
+        join(&dead, true);
+        let task = take_as(&dead, &tube);
+        // Like a killed server: it sends no heartbeats.
+        drop(dead);
+        let (sender, noticed) = mpsc::channel();
+        store.watch(Arc::new(move |change| drop(sender.send(change))));
+        assert_eq!(D::server_count(&part), 2);
+        // The other server reports a change when it has declared this one dead.
+        while D::server_count(&part) != 1 {
+            let _ = noticed.recv_timeout(Duration::from_millis(100));
+        }
+        // Its session ends by the clock of the database, which is far beyond that of the caller.
+        let ticked = store.execute(FAR, vec![Command::Tick { limit: 10, seed: 0 }]).await.replies;
+        assert_eq!(ticked, [Ok(Reply::Ticked(1))]);
+        assert_eq!(ack(&store, &tube, &task), Outcome::Stale, "the lease is worth nothing now");
+        let again = take(&store, &tube, 1);
+        assert_eq!(again.iter().map(|task| task.attempts).collect::<Vec<_>>(), [1]);
+        let peek = Command::Peek { tube: tube.clone(), ids: vec![task.id] };
+        let Ok(Reply::Tasks(tasks)) = ask(&store, peek) else { panic!("a peek shows tasks") };
+        let failures = tasks[0].failures.iter().flat_map(|failures| failures.iter());
+        let errors: Vec<_> = failures.map(|failure| failure.error.to_string()).collect();
+        assert_eq!(errors, [SERVER_LOST]);
     });
 }
 
@@ -239,6 +274,7 @@ crate::suite::suite! {
     server_suite, servers, $:
     a_session_is_known_to_every_server
     the_last_server_that_closes_releases_everything
+    tasks_of_a_dead_server_are_given_back
     a_newer_format_is_refused
     a_put_of_another_server_is_noticed
     counters_are_those_of_all_servers

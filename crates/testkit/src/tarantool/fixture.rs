@@ -87,6 +87,10 @@ impl SharedDatabase for SharedTarantool {
         instance().audit(prefix_of(part));
     }
 
+    fn server_count(part: &String) -> usize {
+        server_count(instance(), prefix_of(part))
+    }
+
     fn write_format(part: &String, format: u32) {
         let space = format!("box.space.{}_meta", prefix_of(part));
         instance().talk(&format!("{space}:replace{{'format', {format}}}"));
@@ -137,10 +141,7 @@ impl StormDatabase for TarantoolInstance {
     }
 
     fn server_count(&self) -> usize {
-        match self.talk("return box.space.kill_server:len()") {
-            LuaValue::Int(count) => count.try_into().expect("a number of servers"),
-            other => panic!("a number was expected, not {other:?}"),
-        }
+        server_count(self, "kill")
     }
 
     fn audit_sessions(&self) {
@@ -149,6 +150,14 @@ impl StormDatabase for TarantoolInstance {
 
     fn audit_semaphores(&self) {
         TarantoolInstance::audit(self, "kill");
+    }
+}
+
+/// The number of servers that use this prefix.
+fn server_count(instance: &TarantoolInstance, prefix: &str) -> usize {
+    match instance.talk(&format!("return box.space.{prefix}_server:len()")) {
+        LuaValue::Int(count) => count.try_into().expect("a number of servers"),
+        other => panic!("a number was expected, not {other:?}"),
     }
 }
 

@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -11,8 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use taskyard_tarantool::{Address, Connection, Failure, LuaValue, decode_value};
-use tempfile::{Builder, TempDir};
 
+use crate::cleanup::{CleanupShell, memory_folder};
 use crate::ports::free_port;
 use crate::recorded_output::{in_url, keep_log, new_password, register_secret};
 use crate::server_process::send_signal;
@@ -21,13 +20,6 @@ use crate::server_process::send_signal;
 const TALK_MAX: Duration = Duration::from_secs(120);
 /// The default program, unless `TASKYARD_TARANTOOL` is set.
 const USUAL: &str = "/usr/bin/tarantool";
-
-/// Ends the server and removes its folder when its input ends: when this process does, however it does.
-const KEEPER: &str = r#"
-read -r _
-kill -9 "$(cat "$0/pid")" 2>/dev/null
-for _ in 1 2 3 4 5 6 7 8 9; do rm -rf "$0" && break; sleep 0.2; done
-"#;
 
 const SCRIPT: &str = include_str!("instance.lua");
 
@@ -89,7 +81,7 @@ pub struct TarantoolInstance {
     settings: Vec<String>,
     server: Mutex<Option<Child>>,
     /// Dropped last, and not at all where the server is shared by the whole process.
-    _keeper: TarantoolCleanup,
+    _keeper: CleanupShell,
 }
 
 impl TarantoolInstance {
@@ -108,8 +100,8 @@ impl TarantoolInstance {
     /// Prepares a server without starting it.
     pub fn prepared(program: PathBuf, settings: &[(&str, &str)]) -> Self {
         keep_log();
-        let folder = folder().keep();
-        let keeper = TarantoolCleanup::new(&folder);
+        let folder = memory_folder("taskyard-tarantool-");
+        let keeper = CleanupShell::kill(&folder);
         fs::write(folder.join("instance.lua"), SCRIPT).expect("a script can be written");
         let settings = settings.iter().flat_map(|(name, value)| [*name, *value]);
         let settings = settings.map(str::to_owned).collect();
@@ -326,35 +318,4 @@ fn carry(client: TcpStream, server: TcpStream) {
         let _ = io::copy(&mut tells, &mut told);
         let _ = told.shutdown(Shutdown::Both);
     });
-}
-
-/// A shell that outlives this process for as long as it takes to clean up.
-struct TarantoolCleanup {
-    shell: Child,
-}
-
-impl TarantoolCleanup {
-    fn new(folder: &Path) -> Self {
-        let mut shell = Command::new("sh");
-        // In a process group of its own, so that interrupting the tests does not interrupt it.
-        shell.args(["-c", KEEPER]).arg(folder).process_group(0).current_dir("/");
-        shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        TarantoolCleanup { shell: shell.spawn().expect("a shell can be started") }
-    }
-}
-
-impl Drop for TarantoolCleanup {
-    fn drop(&mut self) {
-        drop(self.shell.stdin.take());
-        self.shell.wait().expect("the shell ends");
-    }
-}
-
-/// In memory where the system has such a place: the tests sync at every step.
-fn folder() -> TempDir {
-    let memory = Path::new("/dev/shm");
-    let mut builder = Builder::new();
-    builder.prefix("taskyard-tarantool-");
-    let made = if memory.is_dir() { builder.tempdir_in(memory) } else { builder.tempdir() };
-    made.expect("a temporary folder can be made")
 }

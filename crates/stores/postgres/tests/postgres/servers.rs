@@ -1,8 +1,7 @@
 //! Several servers on one database.
 
 use taskyard_conformance::block_on;
-use taskyard_core::failure::SERVER_LOST;
-use taskyard_core::{Command, Failures, Kind, Outcome, Reply, SessionId, Span, TubeOptions};
+use taskyard_core::{Command, Kind, Outcome, Reply, SessionId, Span, TubeOptions};
 use taskyard_store::Store;
 use taskyard_store_postgres::PostgresStore;
 
@@ -14,49 +13,6 @@ use taskyard_testkit::suite::servers::{join, take_as};
 taskyard_testkit::server_suite!(taskyard_testkit::postgres::SharedPostgres);
 
 const SESSION: SessionId = SessionId([7; 16]);
-
-#[test]
-fn a_dead_servers_tasks_return() {
-    run(async {
-        let database = Database::new();
-        let store = database.open();
-        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
-        ask(&store, put(&tube, 1)).expect("it is put");
-        // Another server, and a session that is connected there alone.
-        let session = "'\\x07070707070707070707070707070707'";
-        sql(
-            &database.url(),
-            &format!(
-                "INSERT INTO taskyard.server VALUES ('\\xdead', taskyard.clock() + 3600000000);
-                 INSERT INTO taskyard.session VALUES ({session});
-                 INSERT INTO taskyard.connection VALUES ({session}, '\\xdead', 1)"
-            ),
-        );
-        let task = take_as(&store, &tube);
-        // Its last heartbeat is long ago.
-        sql(&database.url(), "UPDATE taskyard.server SET heartbeat = 0 WHERE id = '\\xdead'");
-        // A server that missed heartbeats itself does not declare others dead; one with regular heartbeats does.
-        let beat = "SELECT taskyard.heartbeat('\\x01', 3000000, NULL)";
-        // The database must be up for longer than that.
-        wait_until(&database.url(), "clock_timestamp() > pg_postmaster_start_time() + '3 seconds'");
-        let away = format!("INSERT INTO taskyard.server VALUES ('\\x01', 1); {beat}");
-        sql(&database.url(), &away);
-        sql(&database.url(), beat);
-        let ticked = ask(&store, Command::Tick { limit: 10, seed: 0 });
-        // Its session ended by the database's clock, the store's is moved by hand.
-        let ends = sql(&database.url(), "SELECT count(*) FROM taskyard.session WHERE ends IS NULL");
-        assert_eq!(ends.as_deref(), Some("0"), "{ticked:?}");
-        sql(&database.url(), "UPDATE taskyard.session SET ends = 0");
-        ask(&store, Command::Tick { limit: 10, seed: 0 }).expect("it ticks");
-        assert_eq!(ack(&store, &tube, &task), Outcome::Stale, "the lease is worth nothing now");
-        let again = take(&store, &tube, 1);
-        assert_eq!(again.iter().map(|task| task.attempts).collect::<Vec<_>>(), [1]);
-        let peek = Command::Peek { tube, ids: vec![task.id] };
-        let Ok(Reply::Tasks(tasks)) = ask(&store, peek) else { panic!("it can be shown") };
-        let failure = tasks[0].failures.as_ref().and_then(Failures::last).expect("it has failed");
-        assert_eq!((failure.attempt, &*failure.error), (1, SERVER_LOST));
-    });
-}
 
 // The end of a session whose first server died would be reported as the death of a server, although it had come back.
 #[test]

@@ -1,52 +1,11 @@
 //! Tests of several servers on one Redis.
 
-use std::sync::Arc;
-use std::sync::mpsc;
-use std::time::Duration;
-
-use taskyard_core::failure::SERVER_LOST;
-use taskyard_core::{Command, Kind, Outcome, Reply, TubeOptions};
-use taskyard_store::Store;
+use taskyard_core::{Kind, Outcome, TubeOptions};
 
 use taskyard_testkit::calls::{ack, ask, make_tube, put, take};
 use taskyard_testkit::redis::{instance, open, own, run};
 
-use taskyard_testkit::suite::servers::{join, take_as};
-
 taskyard_testkit::server_suite!(taskyard_testkit::redis::SharedRedis);
-
-/// Heartbeats use real time, so the dead server's heartbeat is set back by hand.
-#[test]
-fn tasks_of_a_dead_server_are_given_back() {
-    run(async {
-        let url = own(&instance().url());
-        let prefix = url.rsplit_once('=').expect("it has a prefix").1.to_owned();
-        let (store, dead) = (open(&url), open(&url));
-        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
-        ask(&store, put(&tube, 1)).expect("it is put");
-        join(&dead, true);
-        let task = take_as(&dead, &tube);
-        // Like a killed server: it sends no heartbeats.
-        drop(dead);
-        let (sender, heard) = mpsc::channel();
-        store.watch(Arc::new(move |what| drop(sender.send(what))));
-        let servers = format!("{{{prefix}}}:v");
-        assert_eq!(instance().talk(&["ZCARD", &servers]), "2");
-        // The other server reports a change when it has declared this one dead.
-        while instance().talk(&["ZCARD", &servers]) != "1" {
-            let _ = heard.recv_timeout(Duration::from_millis(100));
-        }
-        ask(&store, Command::Tick { limit: 10, seed: 0 }).expect("it ticks");
-        assert_eq!(ack(&store, &tube, &task), Outcome::Stale, "the lease is worth nothing now");
-        let again = take(&store, &tube, 1);
-        assert_eq!(again.iter().map(|task| task.attempts).collect::<Vec<_>>(), [1]);
-        let peek = Command::Peek { tube: tube.clone(), ids: vec![task.id] };
-        let Ok(Reply::Tasks(tasks)) = ask(&store, peek) else { panic!("a peek shows tasks") };
-        let failures = tasks[0].failures.iter().flat_map(|failures| failures.iter());
-        let errors: Vec<_> = failures.map(|failure| failure.error.to_string()).collect();
-        assert_eq!(errors, [SERVER_LOST]);
-    });
-}
 
 // After a failover Redis had received no heartbeats for a while. A server that was started just then believed that it was alone, and gave
 // back the tasks of all others.
