@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
 use serde_json::json;
-use taskyard::{Client, Key, KeyRequest, NewTask, Task, bytes_task, new_task};
+use taskyard::{Client, Key, KeyRequest, NewTask, Take, Task, TubeName, bytes_task, new_task};
 use tokio::task::JoinSet;
 
 use super::processor_time::seconds_used;
@@ -158,6 +158,13 @@ pub async fn take_and_ack(client: &Client, load: Load) -> Result<Measured> {
     Ok(measured)
 }
 
+/// Takes tasks without the name of a worker, which servers from before task stories refuse.
+pub async fn take_unnamed(client: &Client, count: usize) -> Result<Vec<Task>> {
+    let (tube, wait) = (TubeName::new(TUBE)?, Duration::ZERO.into());
+    let take = Take { tube, count, session: None, lease: None, worker: None, wait };
+    Ok(client.take_with(take).await?)
+}
+
 /// The tasks that clients hold.
 pub type HeldTasks = Vec<Task>;
 
@@ -168,7 +175,7 @@ pub async fn take(client: &Client, load: Load) -> Result<(Measured, HeldTasks)> 
     let call = move |count| {
         let (client, held) = (client.clone(), Arc::clone(&holder));
         async move {
-            let tasks = client.take_many(TUBE, count, Duration::ZERO).await?;
+            let tasks = take_unnamed(&client, count).await?;
             let taken = tasks.len();
             held.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
             Ok(taken)

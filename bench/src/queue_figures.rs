@@ -60,7 +60,7 @@ pub async fn measure(url: &str, amounts: QueueAmounts) -> Result<QueueFigures> {
 pub async fn warm_up(client: &Client, batch: usize) -> Result<()> {
     for batch in [1, batch] {
         client.put_tasks(TUBE, vec![load::task()?; batch], Duration::ZERO).await?;
-        let tasks = client.take_many(TUBE, batch, Duration::ZERO).await?;
+        let tasks = load::take_unnamed(client, batch).await?;
         ensure!(tasks.len() == batch, "{} tasks exist after {batch} puts", tasks.len());
         client.ack_many(&tasks).await?;
     }
