@@ -18,8 +18,11 @@ impl EventLoop {
         // Takes come last, so that nothing in this batch becomes ready after a take found nothing.
         for side in [Side::Put, Side::Take] {
             self.admit_held(side);
-            let wanted = std::mem::take(&mut self.order_guard(side).wanted);
-            for (tube, amount) in wanted {
+            let wanted = &mut self.order_guard(side).wanted;
+            if wanted.is_empty() {
+                continue;
+            }
+            for (tube, amount) in std::mem::take(wanted) {
                 self.wake(side, &tube, amount);
             }
         }

@@ -204,7 +204,8 @@ impl App {
             }
         }
         match commands.iter().any(TubeQuota::concerns) {
-            true => self.tubes.execute(&self.engine, creator, commands).await,
+            // On the heap, as everything rare: the state of a call is copied with each request.
+            true => Box::pin(self.tubes.execute(&self.engine, creator, commands)).await,
             false => self.engine.execute(commands).await,
         }
     }

@@ -167,23 +167,23 @@ fn is_open(app: &App, path: &str) -> bool {
 
 /// Refuses content that is not JSON where JSON is required: in a POST, PUT or PATCH, and in any
 /// body.
-pub(crate) async fn json_only(request: Request, next: Next) -> Response {
+pub(crate) fn require_json(request: &Request) -> Result<(), Refusal> {
     let changes = matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH);
     let needed = changes || !request.body().is_end_stream();
     if needed && !is_json(request.headers()) {
         let message = "send JSON with the header 'Content-Type: application/json'";
-        return Refusal::new(Code::UnsupportedMediaType, message).into_response();
+        return Err(Refusal::new(Code::UnsupportedMediaType, message));
     }
-    next.run(request).await
+    Ok(())
 }
 
 /// Refuses a query string where none is defined, because it would be ignored.
-pub(crate) async fn no_query(request: Request, next: Next) -> Response {
+pub(crate) fn refuse_query(request: &Request) -> Result<(), Refusal> {
     if request.uri().query().is_some_and(|query| !query.is_empty()) {
         let message = "this endpoint has no query parameters; put the fields into the JSON body";
-        return Refusal::new(Code::Invalid, message).into_response();
+        return Err(Refusal::new(Code::Invalid, message));
     }
-    next.run(request).await
+    Ok(())
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

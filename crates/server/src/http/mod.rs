@@ -33,11 +33,13 @@ mod tubes;
 mod worker_list;
 mod workers;
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::Request;
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use taskyard_core::access::AccessVerb;
 use taskyard_core::{Error, Result as CoreResult};
@@ -55,7 +57,7 @@ pub(crate) use request_app::{RequestApp, RunError};
 #[cfg(test)]
 pub(crate) use route::{QueryField, QueryKind};
 pub(crate) use route::{Route, Shape};
-use route_access::{AuditedRoute, RouteAccess, access_of};
+use route_access::{RouteAccess, RouteChecks, access_of};
 pub(crate) use session::{is_session, is_sign_in};
 pub(crate) use streamed::count;
 #[cfg(test)]
@@ -89,16 +91,23 @@ pub(crate) fn routes() -> Vec<Route> {
 pub(crate) fn router(app: SharedApp) -> Router {
     let mut router = dashboard::router(app.read_only_dashboard);
     for route in routes() {
-        let access = access_of(route.name).unwrap_or(RouteAccess::All(AccessVerb::RunServer));
-        let mut handler = route.handler.route_layer(from_fn(guard::json_only));
-        if route.query.is_empty() && route.path.starts_with("/v1/") {
-            handler = handler.route_layer(from_fn(guard::no_query));
-        }
-        let (audit, name) = (app.audit.clone(), route.name);
-        let check = move |request: Request, next: Next| {
-            access.check(request, next, AuditedRoute { audit: audit.clone(), name })
+        let checks = Arc::new(RouteChecks {
+            access: access_of(route.name).unwrap_or(RouteAccess::All(AccessVerb::RunServer)),
+            accepts_query: !route.query.is_empty() || !route.path.starts_with("/v1/"),
+            audit: app.audit.clone(),
+            name: route.name,
+        });
+        // One layer: each allocates and copies for every request.
+        let check = move |mut request: Request, next: Next| {
+            let checks = checks.clone();
+            async move {
+                match checks.admit(&mut request).await {
+                    Ok(()) => next.run(request).await,
+                    Err(refusal) => refusal.into_response(),
+                }
+            }
         };
-        router = router.route(route.path, handler.route_layer(from_fn(check)));
+        router = router.route(route.path, route.handler.route_layer(from_fn(check)));
     }
     let router = router
         .method_not_allowed_fallback(method_not_allowed)
@@ -108,13 +117,18 @@ pub(crate) fn router(app: SharedApp) -> Router {
         Some(ExtraRoutes { router: extra, is_open }) => {
             let is_open = *is_open;
             let audit = app.audit.clone();
-            let check = move |request: Request, next: Next| {
+            let check = move |mut request: Request, next: Next| {
                 let access = match is_open(request.uri().path()) {
                     true => RouteAccess::Open,
                     false => RouteAccess::All(AccessVerb::RunServer),
                 };
-                let route = AuditedRoute { audit: audit.clone(), name: "service" };
-                access.check(request, next, route)
+                let audit = audit.clone();
+                async move {
+                    match access.require(&mut request, (&audit, "service")).await {
+                        Ok(()) => next.run(request).await,
+                        Err(refusal) => refusal.into_response(),
+                    }
+                }
             };
             router.merge(extra.clone().layer(from_fn(check)))
         }

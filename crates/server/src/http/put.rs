@@ -55,7 +55,7 @@ async fn put(
     let estimate = request.estimate;
     let command = request.into_command(tube.clone())?;
     if names_subqueues(&command) {
-        check_subqueues(&app, &tube).await?;
+        Box::pin(check_subqueues(&app, &tube)).await?;
     }
     let tasks = if let Command::Put { tasks, .. } = &command { tasks.len() } else { 0 };
     let bytes = if estimate {
@@ -77,7 +77,7 @@ async fn put(
     let Reply::Put(placed) = reply else { return Err(unexpected_reply()) };
     let mut answer = PutAnswer::new(&placed);
     if estimate {
-        add_estimates(&app, &tube, &placed, &mut answer).await;
+        Box::pin(add_estimates(&app, &tube, &placed, &mut answer)).await;
     }
     Ok(streamed::with_permit(&app, ok(&answer)?, permit))
 }
@@ -117,6 +117,14 @@ async fn put_or_create(
         Err(RunError::Failed(Error::TubeNotFound(_))) => {}
         reply => return Ok(reply?),
     }
+    Box::pin(create_and_put(app, tube, command)).await
+}
+
+async fn create_and_put(
+    app: &RequestApp,
+    tube: TubeName,
+    command: Command,
+) -> Result<Reply, Refusal> {
     if names_subqueues(&command) {
         return Err(Refusal::no_tube(tube, SUBQUEUES));
     }

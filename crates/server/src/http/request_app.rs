@@ -45,7 +45,14 @@ pub(crate) enum RunError {
 impl RequestApp {
     /// Runs one command, if the user may. An action of an operator or administrator is recorded.
     pub async fn run(&self, command: Command) -> Result<Reply, RunError> {
-        let Some(draft) = self.draft_of(&command) else { return self.run_part(command).await };
+        match self.draft_of(&command) {
+            None => self.run_part(command).await,
+            // What is rare is on the heap: the state of a call is copied with each request.
+            Some(draft) => Box::pin(self.run_recorded(draft, command)).await,
+        }
+    }
+
+    async fn run_recorded(&self, draft: AuditDraft, command: Command) -> Result<Reply, RunError> {
         let principal = self.principal();
         if let Err(denied) = principal.permissions().check(&command) {
             let refused = refused(&principal, denied);
@@ -68,7 +75,7 @@ impl RequestApp {
         let principal = self.principal();
         principal.permissions().check(&command).map_err(|denied| refused(&principal, denied))?;
         let mut reply = match waits(&command) {
-            true => self.run_waiting(&principal, command).await?,
+            true => Box::pin(self.run_waiting(&principal, command)).await?,
             false => self.app.run_as(principal.creator(), command).await?,
         };
         principal.permissions().hide(&mut reply);

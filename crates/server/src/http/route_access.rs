@@ -8,15 +8,13 @@ use std::sync::Arc;
 
 use axum::RequestExt;
 use axum::extract::{RawPathParams, Request};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 use taskyard_core::access::{AccessTarget, AccessVerb as Verb, Denied, Permissions};
 use taskyard_wire::Code;
 
 use super::Refusal;
 use super::request_app::refused;
 use crate::audit::{Audit, AuditDraft, Requester};
-use crate::guard::ClientConnection;
+use crate::guard::{self, ClientConnection};
 use crate::users::Principal;
 
 /// The rights that an endpoint needs at least.
@@ -32,8 +30,12 @@ pub(crate) enum RouteAccess {
     All(Verb),
 }
 
-/// An endpoint whose refused requests may get an audit entry.
-pub(crate) struct AuditedRoute {
+/// What is checked of a request to an endpoint before its handler runs.
+pub(crate) struct RouteChecks {
+    pub access: RouteAccess,
+    /// Whether a query is read.
+    pub accepts_query: bool,
+    /// Where refused requests may get an entry.
     pub audit: Arc<Audit>,
     /// The operation id.
     pub name: &'static str,
@@ -98,16 +100,35 @@ fn access_of_named(operation: &str) -> Option<RouteAccess> {
     })
 }
 
-impl RouteAccess {
-    /// Refuses a request without the rights of its endpoint.
-    pub async fn check(self, mut request: Request, next: Next, route: AuditedRoute) -> Response {
-        let may_do_all = |principal: &Principal| *principal.permissions() == Permissions::All;
-        if request.extensions().get::<Principal>().is_some_and(may_do_all) {
-            return next.run(request).await;
+impl RouteChecks {
+    /// Refuses a request without the rights of its endpoint, with a query that would be ignored, or with content that is not JSON.
+    pub async fn admit(&self, request: &mut Request) -> Result<(), Refusal> {
+        if !may_do_all(request) {
+            Box::pin(self.access.require(request, (&self.audit, self.name))).await?;
         }
+        if !self.accepts_query {
+            guard::refuse_query(request)?;
+        }
+        guard::require_json(request)
+    }
+}
+
+/// Whether the user of a request has all rights.
+fn may_do_all(request: &Request) -> bool {
+    let principal = request.extensions().get::<Principal>();
+    principal.is_some_and(|principal| *principal.permissions() == Permissions::All)
+}
+
+impl RouteAccess {
+    /// Refuses a request without these rights; the entry of an audited one names the operation.
+    pub async fn require(
+        self,
+        request: &mut Request,
+        (audit, operation): (&Arc<Audit>, &'static str),
+    ) -> Result<(), Refusal> {
         let params = request.extract_parts::<RawPathParams>().await;
         let Some(principal) = request.extensions().get::<Principal>() else {
-            return Refusal::new(Code::Forbidden, "the user is not known").into_response();
+            return Err(Refusal::new(Code::Forbidden, "the user is not known"));
         };
         // A path that cannot be decoded is refused by the handler.
         let params = params.as_ref().ok().into_iter().flat_map(RawPathParams::iter);
@@ -118,18 +139,18 @@ impl RouteAccess {
             _ => None,
         });
         let target = target.unwrap_or(AccessTarget::Any);
-        let Some(denied) = self.missing(principal, target) else { return next.run(request).await };
+        let Some(denied) = self.missing(principal, target) else { return Ok(()) };
         let is_audited = denied.verb.is_audited();
         let refused = refused(principal, denied);
         if is_audited {
             let client = request.extensions().get::<Arc<ClientConnection>>();
             let peer = client.map(|client| client.peer);
             let requester = Requester { user: principal.name(), peer, protocol: "http" };
-            let draft = AuditDraft::new(&route.audit, requester, route.action(), target);
+            let draft = AuditDraft::new(audit, requester, action(operation), target);
             let recorded = draft.refused(&refused.to_string());
             recorded.written().await;
         }
-        Refusal::from(refused).into_response()
+        Err(Refusal::from(refused))
     }
 
     /// The right that is missing.
@@ -147,11 +168,9 @@ impl RouteAccess {
     }
 }
 
-impl AuditedRoute {
-    /// The name of its action, which is the same for all tasks of a tube and for chosen ones.
-    fn action(&self) -> &'static str {
-        self.name.strip_suffix("_tasks").unwrap_or(self.name)
-    }
+/// The name of an action, which is the same for all tasks of a tube and for chosen ones.
+fn action(operation: &'static str) -> &'static str {
+    operation.strip_suffix("_tasks").unwrap_or(operation)
 }
 
 #[cfg(test)]
