@@ -17,6 +17,8 @@ mod contract;
 mod copy;
 mod delete;
 mod demo;
+#[cfg(test)]
+mod document_check;
 mod filter;
 mod finish;
 mod health;
