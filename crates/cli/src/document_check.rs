@@ -249,6 +249,41 @@ fn every_block_of_data_can_be_read() {
     assert!(unreadable("json", "{'a': 1}").is_some());
 }
 
+/// The code in the lines of a document, outside of its blocks.
+fn code_in_lines(path: &str) -> Vec<(usize, String)> {
+    let text = fs::read_to_string(path).unwrap();
+    let mut is_fenced = false;
+    let mut found = Vec::new();
+    for (line, number) in text.lines().zip(1..) {
+        is_fenced ^= line.trim_start().starts_with("```");
+        if !is_fenced {
+            let code = line.split('`').skip(1).step_by(2);
+            found.extend(code.map(|code| (number, code.replace("\\|", "|"))));
+        }
+    }
+    found
+}
+
+/// Commands in lines are often cut to what matters, so only their names and options are compared.
+#[test]
+fn every_command_in_a_line_has_known_options() {
+    let mut problems = Vec::new();
+    for path in documents() {
+        for (line, code) in code_in_lines(&path.display().to_string()) {
+            let Some(args) = calls(&code).into_iter().next() else { continue };
+            let (command, args) = (Cli::command(), args.iter().filter(|arg| *arg != "…"));
+            let args = std::iter::once("taskyard").chain(args.map(String::as_str));
+            let error = command.try_get_matches_from(args).err();
+            let is_unknown = |error: &clap::Error| {
+                [ErrorKind::UnknownArgument, ErrorKind::InvalidSubcommand].contains(&error.kind())
+            };
+            let why = error.filter(is_unknown).map(|error| error.to_string());
+            problems.extend(why.map(|why| format!("{}:{line}: {code}\n{why}", path.display())));
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
 #[test]
 fn a_line_is_split_as_by_a_shell() {
     let calls = |line: &str| calls(line).iter().map(|call| call.join("_")).collect::<Vec<_>>();

@@ -19,6 +19,7 @@ mod delete;
 mod demo;
 #[cfg(test)]
 mod document_check;
+mod document_routes;
 mod filter;
 mod finish;
 mod health;
