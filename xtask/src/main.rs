@@ -14,6 +14,7 @@ mod packages;
 mod secret_scan;
 mod shell;
 mod simulate;
+mod site;
 mod steps;
 mod storm;
 mod test;
@@ -41,8 +42,10 @@ Commands for working on Taskyard.
   cargo xtask bench --compare OLD NEW --only PART   run two builds in turns: ratios with a confidence interval (--compare --help)
   cargo xtask package              build for release and make a Debian package, a tarball and checksums in target/dist;
                                    --program FILE packs a program that is built already, --version V names another version
-  cargo xtask docs                 write the generated files anew: docs/stores.md, docs/cli.md,
-                                   deploy/systemd/taskyard.yaml and crates/server/openapi.json
+  cargo xtask docs                 write the generated files anew (docs/stores.md, docs/cli.md, docs/options.md, the picture in
+                                   docs/concepts.md, deploy/systemd/taskyard.yaml, crates/server/openapi.json), check the commands
+                                   and blocks of code in the documents, build the site in target/site and check its links
+  cargo xtask docs --site          only build the site and check its links; the first time it installs mdbook in target/tools
   cargo xtask fuzz [SECONDS]       run each fuzz target for 60 seconds or the given number
 
 Debian packages are installed only for root; otherwise the command to install them is printed.
@@ -59,7 +62,7 @@ enum Subcommand {
     Tools,
     Bench(Vec<String>),
     Fuzz { seconds: u64 },
-    Docs,
+    Docs(docs::DocumentTasks),
     Package(debian_package::PackageOptions),
 }
 
@@ -81,7 +84,7 @@ fn main() -> ExitCode {
         Ok(Subcommand::Tools) => tools::print(),
         Ok(Subcommand::Bench(args)) => bench::run(&args),
         Ok(Subcommand::Fuzz { seconds }) => fuzz::run(seconds),
-        Ok(Subcommand::Docs) => docs::run(),
+        Ok(Subcommand::Docs(tasks)) => docs::run(tasks),
         Ok(Subcommand::Package(options)) => debian_package::run(&options),
     };
     match result {
@@ -112,8 +115,11 @@ fn parse(args: &[String]) -> Result<Subcommand, String> {
         "tools" if rest.is_empty() => Ok(Subcommand::Tools),
         "tools" => Err(format!("`tools` takes no arguments, not `{}`", rest.join(" "))),
         "package" => debian_package::PackageOptions::parse(rest).map(Subcommand::Package),
-        "docs" if rest.is_empty() => Ok(Subcommand::Docs),
-        "docs" => Err(format!("`docs` takes no arguments, not `{}`", rest.join(" "))),
+        "docs" => match rest {
+            [] => Ok(Subcommand::Docs(docs::DocumentTasks::All)),
+            [arg] if arg == "--site" => Ok(Subcommand::Docs(docs::DocumentTasks::Site)),
+            _ => Err(format!("`docs` accepts --site, not `{}`", rest.join(" "))),
+        },
         "bench" => Ok(Subcommand::Bench(rest.to_vec())),
         "fuzz" if rest.is_empty() => Ok(Subcommand::Fuzz { seconds: fuzz::SECONDS }),
         "fuzz" => match rest.join(" ").parse() {
@@ -152,6 +158,7 @@ mod tests {
             "tidy --fast",
             "tools now",
             "docs now",
+            "docs --fast",
             "package now",
             "test --embeded",
             "test one two",

@@ -17,6 +17,9 @@ mod contract;
 mod copy;
 mod delete;
 mod demo;
+#[cfg(test)]
+mod document_check;
+mod document_routes;
 mod filter;
 mod finish;
 mod health;

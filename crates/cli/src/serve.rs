@@ -21,7 +21,7 @@ use taskyard_core::service::Service;
 use taskyard_core::{Command, Execute, Reply, Span, TubeName};
 use taskyard_engine::{Engine, Settings, SystemClock};
 use taskyard_server::{
-    AuditFile, BindError, Config, Listeners, PageSessionConfig, Server, UsersHandle,
+    AuditFile, BindError, Config, ExtraRoutes, Listeners, PageSessionConfig, Server, UsersHandle,
 };
 use taskyard_sql::Source;
 use taskyard_store::{OpenOptions, Store};
@@ -34,6 +34,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::access::AccessArgs;
 use crate::connect::unexpected_reply;
 use crate::contract_check::ContractCheck;
+use crate::document_routes::document_routes;
 use crate::failure::UsageError;
 use crate::iproto::IprotoArgs;
 use crate::migrate::without_password;
@@ -178,6 +179,11 @@ struct OpenedStore {
     opened_in: Duration,
 }
 
+/// The routes of the hosted pool and of the documents.
+fn extra_routes(pool: Option<&pool::HostedPool>) -> Vec<ExtraRoutes> {
+    pool.map(pool::HostedPool::extra_routes).into_iter().chain([document_routes()]).collect()
+}
+
 /// Serves until a signal stops the server.
 pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     log::start();
@@ -196,7 +202,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let mut listeners = runtime.block_on(listen(config, &args.iproto))?;
     tracing::info!(http = %listeners.address(), "listening; opening the store");
     let pool = runtime.block_on(args.start_pool())?;
-    listeners.config.extra_routes = pool.as_ref().map(pool::HostedPool::extra_routes);
+    listeners.config.extra_routes = extra_routes(pool.as_ref());
     let started = Instant::now();
     let (url, store) = args.open()?;
     let durable = store.capabilities().durable;

@@ -93,7 +93,7 @@ pub(crate) struct App {
     /// Where named workers connect from.
     pub worker_origins: Arc<WorkerOrigins>,
     /// Routes added by a hosted service.
-    pub extra_routes: Option<ExtraRoutes>,
+    pub extra_routes: Vec<ExtraRoutes>,
     /// The other servers of the store.
     pub peers: PeerServers,
 }

@@ -98,13 +98,13 @@ pub struct Config {
     pub audit: Option<AuditFile>,
     /// The services hosted beside the queue; they are stopped with the server.
     pub services: Vec<Arc<dyn Service>>,
-    /// Routes added by a hosted service.
-    pub extra_routes: Option<ExtraRoutes>,
+    /// Routes added by hosted services and by the documents.
+    pub extra_routes: Vec<ExtraRoutes>,
     /// The other servers of the store, at most 32.
     pub peers: Vec<Arc<dyn PeerServer>>,
 }
 
-/// Routes added by a hosted service, behind the same checks as all others.
+/// Routes added to those of the server, behind the same checks as all others.
 #[derive(Clone, Debug)]
 pub struct ExtraRoutes {
     /// The routes.
@@ -143,7 +143,7 @@ impl Config {
             iproto: None,
             audit: None,
             services: Vec::new(),
-            extra_routes: None,
+            extra_routes: Vec::new(),
             peers: Vec::new(),
         }
     }

@@ -97,25 +97,26 @@ fn is_at(view: &str, path: &str) -> bool {
     }
 }
 
-/// The files and views of the dashboard. With `read_only` its page offers no actions.
-pub(crate) fn router(read_only: bool) -> Router<SharedApp> {
+/// The files and views of the dashboard. With `read_only` its page offers no actions; without documents it has no link to them.
+pub(crate) fn router(read_only: bool, has_documents: bool) -> Router<SharedApp> {
     let router = FILES.iter().fold(Router::new(), |router, &(path, kind, text)| {
         let headers = [(CONTENT_TYPE, kind), (CONTENT_SECURITY_POLICY, POLICY)];
         router.route(path, get(move || async move { (headers, text).into_response() }))
     });
     VIEWS.into_iter().fold(router, |router, path| {
         let headers = [(CONTENT_TYPE, HTML), (CONTENT_SECURITY_POLICY, POLICY)];
-        let page = page(path, read_only);
+        let page = page(path, read_only, has_documents);
         router.route(path, get(move || async move { (headers, page).into_response() }))
     })
 }
 
 /// The page for a view. It refers to the files by relative paths, so that the dashboard also works below a path of a proxy.
-fn page(view: &str, read_only: bool) -> axum::body::Bytes {
+fn page(view: &str, read_only: bool, has_documents: bool) -> axum::body::Bytes {
     let root = "../".repeat(view.matches('/').count() - 1);
     let page = PAGE.replace("{root}", &root);
     let actions = if read_only { "none" } else { "all" };
-    page.replace("{actions}", actions).into()
+    let documents = if has_documents { "" } else { "hidden" };
+    page.replace("{actions}", actions).replace("{documents}", documents).into()
 }
 
 #[cfg(test)]
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_page_finds_its_files_from_every_view() {
-        let page = |view| String::from_utf8(page(view, false).to_vec()).unwrap();
+        let page = |view| String::from_utf8(page(view, false, true).to_vec()).unwrap();
         assert!(page("/").contains("src=\"assets/app.js\""));
         assert!(page("/workers").contains("src=\"assets/app.js\""));
         assert!(page("/tubes/{tube}").contains("src=\"../assets/app.js\""));

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-/// The document of a server with the usual limit for waiting.
-const DOCUMENT: &str = include_str!("../openapi.json");
+/// The document of a server with the usual limit for waiting, compressed by the build script.
+const DOCUMENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/openapi.json"));
 
 /// The fields that the limit for waiting bounds.
 const WAITS: [&str; 3] = [
@@ -14,7 +14,8 @@ const WAITS: [&str; 3] = [
 
 /// The OpenAPI document of a server that lets requests wait no longer than this, as JSON text.
 pub(crate) fn document(wait_seconds_max: f64) -> String {
-    let mut document: Value = serde_json::from_str(DOCUMENT).unwrap_or_default();
+    let text = miniz_oxide::inflate::decompress_to_vec(DOCUMENT).unwrap_or_default();
+    let mut document: Value = serde_json::from_slice(&text).unwrap_or_default();
     for field in WAITS {
         if let Some(field) = document.pointer_mut(&format!("/components/schemas/{field}")) {
             field["maximum"] = json!(wait_seconds_max);

@@ -160,9 +160,8 @@ pub(crate) fn log_in(
 }
 
 fn is_open(app: &App, path: &str) -> bool {
-    let extra_routes =
-        app.extra_routes.as_ref().is_some_and(|extra_routes| (extra_routes.is_open)(path));
-    OPEN.contains(&path) || dashboard::has(path) || extra_routes
+    let is_extra = app.extra_routes.iter().any(|extra_routes| (extra_routes.is_open)(path));
+    OPEN.contains(&path) || dashboard::has(path) || is_extra
 }
 
 /// Refuses content that is not JSON where JSON is required: in a POST, PUT or PATCH, and in any

@@ -268,6 +268,12 @@ const RULES: &[Rule] = &[
         instead: "it finds time zones by name: rules of time go to the core",
     },
     Rule {
+        package: "taskyard-documents",
+        unreachable: &["taskyard-core", "taskyard-server", "taskyard"],
+        unnamed: &["tokio", "serde", "serde_json"],
+        instead: "the documents are pages of texts: what shows data belongs to the server",
+    },
+    Rule {
         package: "taskyard-contract",
         unreachable: &[
             "tokio",

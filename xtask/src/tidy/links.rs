@@ -35,6 +35,17 @@ fn broken(tree: &Tree, from: &str, link: &str) -> Option<String> {
     (!headings(text).contains(heading)).then(|| format!("`{path}` has no heading `#{heading}`"))
 }
 
+/// The files that this document links to, as paths from the root, with the line of each link.
+pub fn linked_paths(from: &str, text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (line, number) in prose(text).iter().zip(1..) {
+        let files = links(line).into_iter().filter(|link| !link.contains("://"));
+        let files = files.filter_map(|link| link.split('#').next()).filter(|file| !file.is_empty());
+        found.extend(files.filter_map(|file| Some((number, resolve(from, file)?))));
+    }
+    found
+}
+
 /// The path from the root that `link` means in the document `from`.
 fn resolve(from: &str, link: &str) -> Option<String> {
     let mut parts: Vec<&str> = from.split('/').collect();

@@ -6,15 +6,16 @@
 
 mod copies;
 mod directions;
+pub mod documents;
 mod leftovers;
 mod lexer;
-mod links;
+pub mod links;
 mod lua;
 mod random_tests;
 mod shape;
 mod source;
 mod sql;
-mod tree;
+pub mod tree;
 mod words;
 
 use std::fmt;
@@ -41,6 +42,8 @@ const CHECKS: &[fn(&Tree) -> Vec<Diagnostic>] = &[
     leftovers::machine_paths,
     links::check,
     copies::check,
+    documents::listed,
+    documents::languages,
     words::check,
     random_tests::check,
 ];
@@ -58,7 +61,7 @@ pub enum Change {
 
 /// A violation of a rule: where, what, and what to write instead.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Diagnostic {
+pub struct Diagnostic {
     path: String,
     line: usize,
     problem: String,

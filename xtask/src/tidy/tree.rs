@@ -48,6 +48,16 @@ impl Tree {
         self.files.len()
     }
 
+    /// The paths of all files.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.files.keys().map(String::as_str)
+    }
+
+    /// Whether there is such a file.
+    pub fn is_file(&self, path: &str) -> bool {
+        self.files.contains_key(path)
+    }
+
     /// The files that are text.
     pub fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files.iter().filter_map(|(path, text)| Some((path.as_str(), text.as_deref()?)))

@@ -2,6 +2,7 @@
 //! reverse proxy, systemd's checks of units, Python programs, and existing clients of Tarantool's queue.
 
 mod debian;
+mod mdbook;
 mod node;
 mod python;
 
@@ -51,6 +52,11 @@ impl Tools {
 /// Installs what `cargo xtask package` uses.
 pub fn prepare_packaging() -> Result<(), String> {
     debian::prepare_packaging()
+}
+
+/// Installs the program that renders the documents as a site, and returns its path.
+pub fn mdbook() -> Result<PathBuf, String> {
+    mdbook::prepare()
 }
 
 /// Installs what is missing and returns the paths of all tools.

@@ -19,6 +19,7 @@ use taskyard_store::MemoryStore;
 use taskyard_wire::Exit;
 
 use crate::connect::program;
+use crate::document_routes::document_routes;
 use crate::serve::{StopSignals, runtime, stop_at_first};
 use crate::{log, output};
 
@@ -83,6 +84,7 @@ pub fn run(args: DemoArgs) -> anyhow::Result<Exit> {
 async fn listen(port: u16) -> Result<Listeners, BindError> {
     let at = |port| Config {
         program: program(),
+        extra_routes: vec![document_routes()],
         ..Config::new(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
     };
     match Listeners::bind(at(port)).await {

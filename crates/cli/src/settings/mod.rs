@@ -6,6 +6,8 @@
 
 mod file;
 mod key;
+#[cfg(test)]
+mod page;
 
 use std::env;
 use std::ffi::{OsStr, OsString};

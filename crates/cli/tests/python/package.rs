@@ -28,17 +28,7 @@ pub struct Package {
 impl Package {
     /// Builds and installs the package; `None` when the tests run without Python.
     pub fn install() -> Option<Self> {
-        let tools = env::var_os("TASKYARD_PYTHON").map_or_else(|| USUAL.into(), PathBuf::from);
-        if !tools.exists() {
-            let embedded = env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
-            assert!(
-                embedded,
-                "nothing at {}; run `eval \"$(cargo xtask tools)\"` first, or set TASKYARD_EMBEDDED=1 to go without",
-                tools.display()
-            );
-            println!("skipped: TASKYARD_EMBEDDED is set and {} is not installed", tools.display());
-            return None;
-        }
+        let tools = interpreter()?;
         let folder = tempfile::tempdir().expect("a folder can be made");
         let package = Package { tools, folder };
         package.build();
@@ -126,6 +116,22 @@ impl Package {
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
+}
+
+/// The interpreter with the tools of the tests; `None` when the tests run without Python.
+pub fn interpreter() -> Option<PathBuf> {
+    let tools = env::var_os("TASKYARD_PYTHON").map_or_else(|| USUAL.into(), PathBuf::from);
+    if !tools.exists() {
+        let embedded = env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
+        assert!(
+            embedded,
+            "nothing at {}; run `eval \"$(cargo xtask tools)\"` first, or set TASKYARD_EMBEDDED=1 to go without",
+            tools.display()
+        );
+        println!("skipped: TASKYARD_EMBEDDED is set and {} is not installed", tools.display());
+        return None;
+    }
+    Some(tools)
 }
 
 /// Whether the output of a run says that tests ran, that all passed and that none was skipped or left something open.

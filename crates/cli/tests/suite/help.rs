@@ -173,6 +173,34 @@ fn sources(folder: &std::path::Path) -> String {
     texts.collect()
 }
 
+// The names of metrics of services that a test server does not host were compared with nothing.
+#[test]
+fn every_metric_of_a_service_is_documented() {
+    let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let services = [
+        ("services/pool", "taskyard_pool_", "docs/pool.md"),
+        ("services/sql", "taskyard_sql_", "docs/operating.md"),
+        ("worker", "taskyard_manager_", "docs/operating.md"),
+    ];
+    for (folder, prefix, page) in services {
+        let code = sources(&root.join("crates").join(folder).join("src"));
+        let is_name = |text: &&str| {
+            text.len() > prefix.len() && text.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+        };
+        let names = code.split('"').filter(|text| text.starts_with(prefix)).filter(is_name);
+        let names: Vec<&str> = names.collect();
+        assert!(!names.is_empty(), "{folder} has no {prefix}");
+        let text = std::fs::read_to_string(root.join(page)).expect(page);
+        // The page about pools leaves the prefix out.
+        let short = |name: &&str| {
+            let end = name.strip_prefix("taskyard_pool_").unwrap_or(name);
+            !text.contains(&format!("`{end}`"))
+        };
+        let missing: Vec<_> = names.into_iter().filter(short).collect();
+        assert!(missing.is_empty(), "{page} lacks {missing:?}");
+    }
+}
+
 // An alert on a metric that was renamed is never raised.
 #[test]
 fn every_documented_metric_exists() {

@@ -63,6 +63,9 @@ pub(crate) use streamed::count;
 #[cfg(test)]
 pub(crate) use tasks::STATES_PATTERN;
 
+/// Where the documents are, if this server has them.
+const DOCUMENTS: &str = "/docs/";
+
 /// Every endpoint in the OpenAPI document.
 pub(crate) fn routes() -> Vec<Route> {
     let groups = [
@@ -89,7 +92,8 @@ pub(crate) fn routes() -> Vec<Route> {
 
 /// The router of the whole server: endpoints, dashboard, and errors for everything else.
 pub(crate) fn router(app: SharedApp) -> Router {
-    let mut router = dashboard::router(app.read_only_dashboard);
+    let has_documents = app.extra_routes.iter().any(|routes| (routes.is_open)(DOCUMENTS));
+    let mut router = dashboard::router(app.read_only_dashboard, has_documents);
     for route in routes() {
         let checks = Arc::new(RouteChecks {
             access: access_of(route.name).unwrap_or(RouteAccess::All(AccessVerb::RunServer)),
@@ -113,27 +117,24 @@ pub(crate) fn router(app: SharedApp) -> Router {
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(route_not_found)
         .with_state(app.clone());
-    let router = match &app.extra_routes {
-        Some(ExtraRoutes { router: extra, is_open }) => {
-            let is_open = *is_open;
-            let audit = app.audit.clone();
-            let check = move |mut request: Request, next: Next| {
-                let access = match is_open(request.uri().path()) {
-                    true => RouteAccess::Open,
-                    false => RouteAccess::All(AccessVerb::RunServer),
-                };
-                let audit = audit.clone();
-                async move {
-                    match access.require(&mut request, (&audit, "service")).await {
-                        Ok(()) => next.run(request).await,
-                        Err(refusal) => refusal.into_response(),
-                    }
-                }
+    let router = app.extra_routes.iter().fold(router, |router, extra_routes| {
+        let ExtraRoutes { router: extra, is_open } = extra_routes.clone();
+        let audit = app.audit.clone();
+        let check = move |mut request: Request, next: Next| {
+            let access = match is_open(request.uri().path()) {
+                true => RouteAccess::Open,
+                false => RouteAccess::All(AccessVerb::RunServer),
             };
-            router.merge(extra.clone().layer(from_fn(check)))
-        }
-        None => router,
-    };
+            let audit = audit.clone();
+            async move {
+                match access.require(&mut request, (&audit, "service")).await {
+                    Ok(()) => next.run(request).await,
+                    Err(refusal) => refusal.into_response(),
+                }
+            }
+        };
+        router.merge(extra.layer(from_fn(check)))
+    });
     router.layer(from_fn_with_state(app, guard::admit))
 }
 

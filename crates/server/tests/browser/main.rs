@@ -5,6 +5,7 @@
 
 mod actions;
 mod audit;
+mod documents;
 mod estimates;
 mod keyboard;
 mod layouts;

@@ -157,7 +157,7 @@ async fn a_pool_shows_its_classes_and_keeps_its_own_page() {
         .route("/pool/status", get(move || async move { Json(status) }));
     let site = DashboardServer::configured(None, |config| {
         config.services = vec![Arc::new(Pool)];
-        config.extra_routes = Some(ExtraRoutes { router, is_open: |_| false });
+        config.extra_routes.push(ExtraRoutes { router, is_open: |_| false });
     })
     .await;
     browse(&site.url(), async |page| {

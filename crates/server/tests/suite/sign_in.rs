@@ -441,7 +441,7 @@ async fn a_socket_with_the_cookie_names_its_origin_and_ends_with_the_session() {
 async fn hosted_services_are_used_with_the_session() {
     let router = Router::new().route("/pool/status", any(async || "paused"));
     let (fixture, _) = server_with(|config| {
-        config.extra_routes = Some(ExtraRoutes { router, is_open: |_| false });
+        config.extra_routes.push(ExtraRoutes { router, is_open: |_| false });
     })
     .await;
     let (ann, admin) = (
