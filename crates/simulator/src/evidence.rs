@@ -11,7 +11,7 @@ use crate::faults::window_at;
 use crate::final_phase::Facts;
 use crate::history::{CallReply, History, Moment, RecordedCall};
 use crate::operations::read_payload;
-use crate::plan::{Plan, Scenario};
+use crate::plan::Plan;
 
 /// A task of a tube.
 pub type TaskKey<'a> = (&'a TubeName, TaskId);
@@ -248,7 +248,7 @@ impl<'a> Evidence<'a> {
             }
         }
         // A crash of the embedded store ends every delivery.
-        let is_embedded = self.plan.scenario == Scenario::Embedded;
+        let is_embedded = self.plan.scenario.is_embedded();
         if delivery.session.is_none() && !is_embedded {
             return;
         }

@@ -8,7 +8,7 @@ use taskyard_core::{Span, Timestamp};
 use taskyard_store::remote::{HEARTBEAT, HEARTBEAT_TIMEOUT};
 
 use crate::history::FaultWindow;
-use crate::plan::{Plan, Scenario};
+use crate::plan::{CRASH_PAUSES, Plan, Scenario};
 use crate::world::World;
 
 /// What breaks.
@@ -69,6 +69,9 @@ const AFTER_EFFECT: Duration =
 
 /// Draws the faults of a run. Some runs have none, some of one kind, some of all.
 pub fn draw_faults(plan: &Plan, rng: &mut Rng) -> Vec<Fault> {
+    if plan.scenario == Scenario::Crashes {
+        return draw_crashes(plan, rng);
+    }
     let mut weights = [0_u32; 18];
     // The other scenarios draw as many numbers as they did before the network had faults.
     let kinds = match plan.scenario {
@@ -81,7 +84,7 @@ pub fn draw_faults(plan: &Plan, rng: &mut Rng) -> Vec<Fault> {
     }
     // The time while no server runs is measured by the wall clock, so that of a server that crashes is not set.
     let possible: &[usize] = match plan.scenario {
-        Scenario::Quiet | Scenario::Estimates | Scenario::Pool => &[],
+        Scenario::Quiet | Scenario::Crashes | Scenario::Estimates | Scenario::Pool => &[],
         Scenario::Memory => &[1, 7],
         Scenario::Embedded if plan.is_extended && rng.u8(0..4) == 0 => &[1, 7, 10],
         Scenario::Embedded => &[0, 1, 8, 9, 10, 11],
@@ -114,6 +117,23 @@ pub fn draw_faults(plan: &Plan, rng: &mut Rng) -> Vec<Fault> {
         Fault { at: Duration::from_millis(rng.u64(0..length)), lasts, kind }
     };
     (0..count).map(|_| draw(rng)).collect()
+}
+
+/// Draws a crash for every few operations, and in some runs a disk that fails or is full for a while.
+fn draw_crashes(plan: &Plan, rng: &mut Rng) -> Vec<Fault> {
+    let gap = CRASH_PAUSES * plan.pause_max;
+    let gap_micros = gap.as_micros() as u64;
+    let (kills, is_defective) = (rng.u32(0..=4), rng.u8(0..4) == 0);
+    let draw = |index| {
+        let kind = match rng.u32(0..4) < kills {
+            _ if is_defective && rng.u8(0..16) == 0 => kind(rng.usize(9..=11), 0, rng),
+            true => FaultKind::CrashServer(0),
+            false => FaultKind::LosePower(0),
+        };
+        let at = index * gap + Duration::from_micros(rng.u64(0..gap_micros / 2));
+        Fault { at, lasts: Duration::from_micros(rng.u64(1..gap_micros / 4)), kind }
+    };
+    (1..=plan.operations / (2 * CRASH_PAUSES)).map(draw).collect()
 }
 
 fn kind(index: usize, server: usize, rng: &mut Rng) -> FaultKind {
@@ -178,13 +198,15 @@ async fn begin_and_end(world: &Rc<World>, fault: Fault) {
         return;
     }
     let begin = world.history.borrow_mut().moment().at;
-    world.storage.lead_to_crash(fault.kind).await;
-    if !world.begin_fault(fault.kind) {
+    if !world.storage.lead_to_crash(fault.kind).await || !world.begin_fault(fault.kind) {
         return;
     }
     if let Some(server) = fault.kind.ends_sessions() {
         let now = world.history.borrow_mut().moment().at;
-        let end = now + Span::from(fault.lasts + AFTER_EFFECT);
+        // A session of the only server ends with its process, and not later.
+        let is_embedded = world.plan.scenario == Scenario::Crashes;
+        let after = if is_embedded { Duration::ZERO } else { AFTER_EFFECT };
+        let end = now + Span::from(fault.lasts + after);
         world.history.borrow_mut().windows.push(FaultWindow { server, begin, end });
     }
     world.history.borrow_mut().note(format!("begin of {:?}", fault.kind));

@@ -31,6 +31,7 @@ struct Totals {
     seeds: u64,
     simulated: Duration,
     crashes: u64,
+    recoveries: u64,
     faults: u64,
     commands: u64,
 }
@@ -76,7 +77,7 @@ fn parse(args: &[String]) -> Result<SimulateOptions, String> {
             }
             _ => {
                 return Err(format!(
-                    "no such option: {name}; use --seed N, --minutes M, --scenario quiet|memory|embedded|shared|network|workers|estimates|pool, --planted FAULT or \
+                    "no such option: {name}; use --seed N, --minutes M, --scenario quiet|memory|embedded|crashes|shared|network|workers|estimates|pool, --planted FAULT or \
                      --find-planted"
                 ));
             }
@@ -169,6 +170,7 @@ impl Totals {
     fn add(&mut self, report: &RunReport) {
         self.simulated += report.simulated;
         self.crashes += report.crashes;
+        self.recoveries += report.recoveries;
         self.faults += report.faults;
         self.commands += report.commands;
     }
@@ -176,12 +178,14 @@ impl Totals {
     fn print(&self, elapsed: Duration) {
         let seconds = elapsed.as_secs_f64();
         println!(
-            "{} seeds, {:.1} simulated hours, {} crashes, {} faults, {} commands, {:.0} commands/s, {seconds:.1} s",
+            "{} seeds, {:.1} simulated hours, {} crashes, {} recoveries, {} faults, {} commands, {:.0} recoveries/s, {:.0} commands/s, {seconds:.1} s",
             self.seeds,
             self.simulated.as_secs_f64() / 3_600.0,
             self.crashes,
+            self.recoveries,
             self.faults,
             self.commands,
+            self.recoveries as f64 / seconds,
             self.commands as f64 / seconds
         );
     }

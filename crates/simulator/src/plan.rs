@@ -25,6 +25,8 @@ pub enum Scenario {
     Memory,
     /// One server with the embedded store on a disk that breaks.
     Embedded,
+    /// The same, with a crash after every few commands.
+    Crashes,
     /// Several servers that share a database.
     Shared,
     /// Clients over iproto on a network that breaks, and servers that share a database.
@@ -39,10 +41,11 @@ pub enum Scenario {
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Scenario; 8] = [
+    pub const ALL: [Scenario; 9] = [
         Scenario::Quiet,
         Scenario::Memory,
         Scenario::Embedded,
+        Scenario::Crashes,
         Scenario::Shared,
         Scenario::Network,
         Scenario::Workers,
@@ -56,6 +59,7 @@ impl Scenario {
             Scenario::Quiet => "quiet",
             Scenario::Memory => "memory",
             Scenario::Embedded => "embedded",
+            Scenario::Crashes => "crashes",
             Scenario::Shared => "shared",
             Scenario::Network => "network",
             Scenario::Workers => "workers",
@@ -67,6 +71,11 @@ impl Scenario {
     /// Whether clients reach servers over a simulated network.
     pub const fn has_network(self) -> bool {
         matches!(self, Scenario::Network | Scenario::Workers)
+    }
+
+    /// Whether its server has the embedded store.
+    pub const fn is_embedded(self) -> bool {
+        matches!(self, Scenario::Embedded | Scenario::Crashes)
     }
 
     /// Whether its clients can do what extended runs do.
@@ -123,6 +132,9 @@ pub struct Plan {
     /// The pool, if the run has one instead of tubes.
     pub pool: Option<PoolPlan>,
 }
+
+/// In [`Scenario::Crashes`] a crash comes after so many times the longest pause of a client.
+pub const CRASH_PAUSES: u32 = 2;
 
 /// When the clocks of Berlin were set, in seconds since 1970, and how far they are ahead of UTC from then on.
 pub const BERLIN_CHANGES: [(i64, i64); 4] = [
@@ -199,6 +211,9 @@ impl Plan {
             let mut rng = stream(seed, u64::MAX, 10);
             plan.consumers = rng.bool().then(|| rng.usize(1..=4));
         }
+        if scenario == Scenario::Crashes {
+            plan.draw_crashes(&mut rng);
+        }
         if plan.is_extended {
             plan.extend(&mut stream(seed, u64::MAX, 2));
         }
@@ -222,6 +237,14 @@ impl Plan {
             let change = BERLIN_CHANGES[rng.usize(0..BERLIN_CHANGES.len())].0;
             self.start = Timestamp::from_micros((change - rng.i64(0..100_000)) * 1_000_000);
         }
+    }
+
+    /// Draws how often the server crashes, and few operations between two crashes.
+    fn draw_crashes(&mut self, rng: &mut Rng) {
+        self.clients = rng.u32(1..=3);
+        self.pause_max = Duration::from_millis([4, 40, 400][rng.usize(0..3)]);
+        // The pauses of a client are half as long on average.
+        self.operations = 2 * CRASH_PAUSES * rng.u32(20..=120);
     }
 
     /// Draws a pool and its clients instead of servers.

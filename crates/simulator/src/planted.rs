@@ -63,7 +63,7 @@ pub enum PlantedFault {
     ImpatientPresence,
     /// Deliveries to sessions stay although their replies were lost.
     KeepLostDeliveries,
-    /// A crash of the database loses the latest batch, which was acknowledged.
+    /// A crash loses the latest batch, which was acknowledged.
     CrashLosesBatch,
     /// The embedded store does not sync its journal.
     SkipJournalSync,
@@ -138,8 +138,8 @@ pub enum PlantedFault {
 }
 
 impl PlantedFault {
-    /// All of them, each with the scenario in which it is looked for.
-    pub const ALL: [(PlantedFault, Scenario); 60] = [
+    /// All of them, with the scenarios in which they are looked for.
+    pub const ALL: [(PlantedFault, Scenario); 64] = [
         (PlantedFault::ReuseLease, Scenario::Memory),
         (PlantedFault::LoseWakeup, Scenario::Memory),
         (PlantedFault::ForgetTick, Scenario::Memory),
@@ -169,6 +169,10 @@ impl PlantedFault {
         (PlantedFault::SkipLogSync, Scenario::Embedded),
         (PlantedFault::SkipFolderSync, Scenario::Embedded),
         (PlantedFault::IgnoreSyncErrors, Scenario::Embedded),
+        (PlantedFault::CrashLosesBatch, Scenario::Crashes),
+        (PlantedFault::SkipJournalSync, Scenario::Crashes),
+        (PlantedFault::SkipLogSync, Scenario::Crashes),
+        (PlantedFault::SkipFolderSync, Scenario::Crashes),
         (PlantedFault::DropPause, Scenario::Memory),
         (PlantedFault::LoseResume, Scenario::Memory),
         (PlantedFault::IgnoreCapacity, Scenario::Shared),

@@ -34,6 +34,8 @@ pub struct RunReport {
     pub simulated: Duration,
     /// How many servers and databases crashed.
     pub crashes: u64,
+    /// How often a server started again after its crash, recovered its data and served.
+    pub recoveries: u64,
     /// How many faults happened.
     pub faults: u64,
     /// How many commands of clients were executed, or calls of functions in Redis.
@@ -51,10 +53,11 @@ pub fn run(plan: &Plan, mask: &Mask, planted: Option<PlantedFault>) -> RunReport
     let (world, facts, is_stuck) = runtime.block_on(simulate(plan, mask, planted));
     let open_failure = world.open_failure.take();
     let panicked = world.servers.iter().position(|server| server.has_panicked());
-    let (simulated, crashes, faults) = {
+    let (simulated, crashes, recoveries, faults) = {
         let _guard = runtime.enter();
         let crashes = world.crashes.get() + world.storage.start_crashes();
-        (world.history.borrow().elapsed(), crashes, world.faults.get())
+        let recoveries = world.recoveries.get();
+        (world.history.borrow().elapsed(), crashes, recoveries, world.faults.get())
     };
     let history = world.history.replace(runtime.block_on(async { History::new(plan.start) }));
     let evidence = Evidence::new(plan, &history, &facts);
@@ -69,7 +72,17 @@ pub fn run(plan: &Plan, mask: &Mask, planted: Option<PlantedFault>) -> RunReport
     };
     drop(evidence);
     let commands = history.calls.len() as u64;
-    RunReport { history, facts, violation, estimates, simulated, crashes, faults, commands }
+    RunReport {
+        history,
+        facts,
+        violation,
+        estimates,
+        simulated,
+        crashes,
+        recoveries,
+        faults,
+        commands,
+    }
 }
 
 /// A runtime with one thread and virtual time.

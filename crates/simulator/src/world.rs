@@ -32,6 +32,8 @@ pub struct World {
     pub history: SharedHistory,
     /// How many crashes of servers and of the database happened.
     pub crashes: Cell<u64>,
+    /// How often a server started again and served after its crash.
+    pub recoveries: Cell<u64>,
     /// How many faults happened.
     pub faults: Cell<u64>,
     /// How many faults are not over yet.
@@ -58,6 +60,7 @@ impl World {
             servers: (0..plan.servers).map(server).collect(),
             storage: Storage::new(plan, planted),
             crashes: Cell::new(0),
+            recoveries: Cell::new(0),
             faults: Cell::new(0),
             faults_left: Cell::new(0),
             open_failure: RefCell::default(),
@@ -100,6 +103,7 @@ impl World {
         let series_tubes_max = if self.plan.scenario == Scenario::Estimates { 10 } else { 0 };
         let settings = Settings { series_tubes_max, workers_max: 0, ..Settings::default() };
         self.servers[server].start(store, settings);
+        self.recoveries.update(|count| count + u64::from(self.servers[server].incarnation() > 1));
         self.accept_connections(server);
     }
 

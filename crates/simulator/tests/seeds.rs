@@ -59,6 +59,11 @@ fn fixed_seeds_of_the_embedded_store_break_no_promise() {
     check(Scenario::Embedded, 30);
 }
 
+#[test]
+fn fixed_seeds_of_a_server_that_crashes_often_break_no_promise() {
+    check(Scenario::Crashes, 12);
+}
+
 /// Seeds that found faults of the product. 77: a power failure while a store was created left a seal file without content, and the
 /// folder was refused as damaged. 196: a disk that failed to read the header of the database once was reported as damage. 1000725:
 /// after a failed sync and a restart, a power failure left a database that was newer than the rest of its log, which hid a commit.
@@ -107,6 +112,7 @@ fn a_seed_repeats_its_history() {
     for (scenario, count) in [
         (Scenario::Memory, 6),
         (Scenario::Embedded, 6),
+        (Scenario::Crashes, 3),
         (Scenario::Shared, 4),
         (Scenario::Network, 20),
         (Scenario::Workers, 5),
@@ -175,6 +181,11 @@ fn planted_faults_of_estimates_are_found() {
 #[test]
 fn planted_faults_of_the_embedded_store_are_found() {
     check_planted(Scenario::Embedded);
+}
+
+#[test]
+fn planted_faults_of_a_server_that_crashes_often_are_found() {
+    check_planted(Scenario::Crashes);
 }
 
 /// The first seeds that find them: a run of a pool takes too long to look for them here.

@@ -1,6 +1,11 @@
 //! Keeps the content of a file as the process sees it and as the disk has it.
+//!
+//! Both are pages that they share until one of them changes, so a sync and the loss of power copy no bytes, and pages of zeros
+//! take no memory: stores extend their files ahead of their records.
 
 use std::io;
+use std::ops::Range;
+use std::sync::Arc;
 
 use fastrand::Rng;
 
@@ -8,29 +13,97 @@ use super::{DiskCounts, SECTOR};
 
 /// The unit in which the page cache writes.
 const PAGE: usize = 4096;
+static ZEROS: [u8; PAGE] = [0; PAGE];
 
 /// The content of a file.
 #[derive(Debug, Default)]
 pub(super) struct FileContent {
     /// What the process sees.
-    seen: Vec<u8>,
+    seen: Pages,
     /// What the disk has for sure.
-    durable: Vec<u8>,
+    durable: Pages,
     /// The pages that were written since the last sync, without repetition.
     dirty: Vec<usize>,
     is_dirty: Vec<bool>,
+    /// What the disk had before the latest sync, if that is lost with the process.
+    undo: Option<Pages>,
+}
+
+/// The bytes of a file. What is behind its end in its last page is zero.
+#[derive(Clone, Debug, Default)]
+struct Pages {
+    /// `None` is a page of zeros.
+    pages: Vec<Option<Arc<[u8; PAGE]>>>,
+    length: usize,
+}
+
+impl Pages {
+    fn resize(&mut self, length: usize) {
+        self.pages.resize(length.div_ceil(PAGE), None);
+        if length < self.length
+            && let Some(Some(last)) = self.pages.get_mut(length / PAGE)
+        {
+            Arc::make_mut(last)[length % PAGE..].fill(0);
+        }
+        self.length = length;
+    }
+
+    /// Reads from a place on, as far as there are bytes.
+    fn read(&self, buffer: &mut [u8], start: usize) {
+        for (page, within, part) in parts(start, buffer.len()) {
+            let target = &mut buffer[part];
+            match &self.pages[page] {
+                Some(bytes) => target.copy_from_slice(&bytes[within..within + target.len()]),
+                None => target.fill(0),
+            }
+        }
+    }
+
+    /// Writes within the length.
+    fn write(&mut self, bytes: &[u8], start: usize) {
+        for (page, within, part) in parts(start, bytes.len()) {
+            let (slot, source) = (&mut self.pages[page], &bytes[part]);
+            if slot.is_none() && *source == ZEROS[..source.len()] {
+                continue;
+            }
+            let page = slot.get_or_insert_with(|| Arc::new([0; PAGE]));
+            Arc::make_mut(page)[within..within + source.len()].copy_from_slice(source);
+        }
+    }
+
+    /// Takes the bytes of a page up to this place from a file that has them.
+    fn take(&mut self, from: &Pages, page: usize, end: usize) {
+        let start = page * PAGE;
+        if end == start + PAGE || (self.length == from.length && end == self.length) {
+            self.pages[page].clone_from(&from.pages[page]);
+        } else {
+            let mut bytes = [0; PAGE];
+            from.read(&mut bytes[..end - start], start);
+            self.write(&bytes[..end - start], start);
+        }
+    }
+}
+
+/// The pages of a range of bytes: the number of each, where the range begins in it, and which part of the range it is.
+fn parts(start: usize, length: usize) -> impl Iterator<Item = (usize, usize, Range<usize>)> {
+    let end = start + length;
+    (start / PAGE..end.div_ceil(PAGE)).map(move |page| {
+        let first = start.max(page * PAGE);
+        let last = end.min((page + 1) * PAGE);
+        (page, first % PAGE, first - start..last - start)
+    })
 }
 
 impl FileContent {
     pub fn length(&self) -> u64 {
-        self.seen.len() as u64
+        self.seen.length as u64
     }
 
     pub fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        let start = (offset as usize).min(self.seen.len());
-        let found = &self.seen[start..self.seen.len().min(start + buffer.len())];
-        buffer[..found.len()].copy_from_slice(found);
-        if found.len() < buffer.len() {
+        let start = (offset as usize).min(self.seen.length);
+        let found = buffer.len().min(self.seen.length - start);
+        self.seen.read(&mut buffer[..found], start);
+        if found < buffer.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(())
@@ -38,40 +111,59 @@ impl FileContent {
 
     /// The first bytes.
     pub fn start(&self, bytes_max: u64) -> Vec<u8> {
-        self.seen[..self.seen.len().min(bytes_max as usize)].to_vec()
+        let mut bytes = vec![0; self.seen.length.min(bytes_max as usize)];
+        for (page, _, part) in parts(0, bytes.len()) {
+            if let Some(found) = &self.seen.pages[page] {
+                let target = &mut bytes[part];
+                target.copy_from_slice(&found[..target.len()]);
+            }
+        }
+        bytes
     }
 
     /// Writes; returns by how much the file grew.
     pub fn write(&mut self, bytes: &[u8], offset: u64) -> u64 {
-        let (start, before) = (offset as usize, self.seen.len());
+        let (start, before) = (offset as usize, self.seen.length);
         let end = start + bytes.len();
         if end > before {
-            self.seen.resize(end, 0);
+            self.seen.resize(end);
         }
-        self.seen[start..end].copy_from_slice(bytes);
+        self.seen.write(bytes, start);
         self.mark(start.min(before), end);
-        (self.seen.len() - before) as u64
+        (self.seen.length - before) as u64
     }
 
     pub fn set_length(&mut self, bytes: u64) {
-        let before = self.seen.len();
-        self.seen.resize(bytes as usize, 0);
+        let before = self.seen.length;
+        self.seen.resize(bytes as usize);
         self.mark(before, bytes as usize);
     }
 
     /// Makes everything durable.
     pub fn sync(&mut self) {
-        self.durable.resize(self.seen.len(), 0);
+        self.durable.resize(self.seen.length);
         for page in std::mem::take(&mut self.dirty) {
             self.is_dirty[page] = false;
             self.persist(page, PAGE);
         }
     }
 
+    /// Lets the next sync be lost with the process.
+    pub fn note_undo(&mut self) {
+        self.undo = Some(self.durable.clone());
+    }
+
+    /// Takes back the latest sync, if it was noted before.
+    pub fn undo_sync(&mut self) {
+        if let Some(before) = self.undo.take() {
+            (self.seen, self.durable) = (before.clone(), before);
+        }
+    }
+
     /// Makes some pages durable. The others count as written from now on, although they are not.
     pub fn fail_sync(&mut self, random: &mut Rng) {
         if random.bool() {
-            self.durable.resize(self.seen.len(), 0);
+            self.durable.resize(self.seen.length);
         }
         for page in std::mem::take(&mut self.dirty) {
             self.is_dirty[page] = false;
@@ -83,8 +175,8 @@ impl FileContent {
 
     /// Leaves what a power failure leaves: each page that was not synced is new, old or torn.
     pub fn lose_power(&mut self, random: &mut Rng, counts: &mut DiskCounts) {
-        if self.seen.len() != self.durable.len() && random.bool() {
-            self.durable.resize(self.seen.len(), 0);
+        if self.seen.length != self.durable.length && random.bool() {
+            self.durable.resize(self.seen.length);
         }
         for page in std::mem::take(&mut self.dirty) {
             self.is_dirty[page] = false;
@@ -103,15 +195,15 @@ impl FileContent {
     /// Copies the first bytes of a page to the disk, as far as the disk has that much of the file.
     fn persist(&mut self, page: usize, bytes: usize) {
         let start = page * PAGE;
-        let end = (start + bytes).min(self.seen.len()).min(self.durable.len());
+        let end = (start + bytes).min(self.seen.length).min(self.durable.length);
         if start < end {
-            self.durable[start..end].copy_from_slice(&self.seen[start..end]);
+            self.durable.take(&self.seen, page, end);
         }
     }
 
     fn mark(&mut self, start: usize, end: usize) {
         self.is_dirty
-            .resize(self.seen.len().max(end).div_ceil(PAGE).max(self.is_dirty.len()), false);
+            .resize(self.seen.length.max(end).div_ceil(PAGE).max(self.is_dirty.len()), false);
         for page in start / PAGE..end.div_ceil(PAGE) {
             if !std::mem::replace(&mut self.is_dirty[page], true) {
                 self.dirty.push(page);
@@ -159,6 +251,38 @@ mod tests {
             file.start(3) == b"old"
         });
         assert!(lost.count() > 0);
+    }
+
+    /// The files share pages and leave zeros out; plain bytes do neither.
+    #[test]
+    fn pages_have_the_bytes_that_were_written() {
+        let mut random = Rng::with_seed(3);
+        for _ in 0..200 {
+            let (mut file, mut bytes) = (FileContent::default(), Vec::new());
+            for _ in 0..30 {
+                let (start, length) = (random.usize(..20_000), random.usize(..9_000));
+                match random.u8(..6) {
+                    0 => file.sync(),
+                    1 => {
+                        file.set_length(start as u64);
+                        bytes.resize(start, 0);
+                    }
+                    kind => {
+                        let written = vec![kind.saturating_sub(3); length];
+                        file.write(&written, start as u64);
+                        bytes.resize(bytes.len().max(start + length), 0);
+                        bytes[start..start + length].copy_from_slice(&written);
+                    }
+                }
+                assert_eq!(file.start(u64::MAX), bytes);
+                let mut part = vec![7; bytes.len().saturating_sub(start)];
+                file.read(&mut part, start as u64).expect("within the file");
+                assert_eq!(part, bytes.get(start..).unwrap_or_default());
+            }
+            file.sync();
+            file.lose_power(&mut random, &mut DiskCounts::default());
+            assert_eq!(file.start(u64::MAX), bytes, "all of it was synced");
+        }
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub struct DiskFaults {
 pub enum MissingSync {
     /// Of files with this in their name.
     File(&'static str),
+    /// The latest one of files with this in their name, when the process ends.
+    Latest(&'static str),
     /// Of the names in the folder.
     Folder,
     /// Of all files, if it fails: the error is not noticed.
@@ -135,6 +137,10 @@ impl DiskFaults {
     fn is_skipped(&self, path: &Path) -> bool {
         matches!(self.missing_sync, Some(MissingSync::File(name)) if path.to_string_lossy().contains(name))
     }
+
+    fn is_undone(&self, path: &Path) -> bool {
+        matches!(self.missing_sync, Some(MissingSync::Latest(name)) if path.to_string_lossy().contains(name))
+    }
 }
 
 impl Disk {
@@ -183,6 +189,11 @@ impl Disk {
     /// Starts the next process.
     pub fn start_process(&self) {
         self.state().is_running = true;
+    }
+
+    /// Whether there is a process.
+    pub fn is_running(&self) -> bool {
+        self.state().is_running
     }
 
     /// The number of the current process.
@@ -293,6 +304,7 @@ impl DiskState {
         self.planned_end = None;
         self.locks.clear();
         self.databases.clear();
+        self.files.values_mut().for_each(FileContent::undo_sync);
         if how == ProcessEnd::PowerFailure {
             self.lose_power();
         }
@@ -415,6 +427,9 @@ impl OpenFile {
                 content.fail_sync(&mut state.random);
                 let is_noticed = state.faults.missing_sync != Some(MissingSync::Failed);
                 return if is_noticed { Err(error) } else { Ok(()) };
+            }
+            if state.faults.is_undone(&self.path) {
+                content.note_undo();
             }
             content.sync();
             Ok(())

@@ -42,6 +42,11 @@ impl SimulatedPlatform {
         self.threads.step((self.elapsed)())
     }
 
+    /// Ends every background thread, because the process has ended.
+    pub fn end_threads(&self) {
+        self.threads.end();
+    }
+
     /// Resolves when a background thread has something to do at once.
     pub async fn thread_signaled(&self) {
         self.threads.signaled().await;

@@ -61,9 +61,17 @@ pub(super) struct SharedDatabase {
     readers: usize,
     /// A connection that can write, and its lock.
     writer: Option<(u64, LockKind)>,
-    regions: BTreeMap<u32, Box<[u8]>>,
+    regions: BTreeMap<u32, IndexRegion>,
     /// The locks of the index of the log, and who has them.
     index_locks: [IndexLock; 8],
+}
+
+/// A part of the index of a log.
+#[derive(Debug)]
+struct IndexRegion {
+    bytes: Box<[u8; REGION]>,
+    /// How often it was changed.
+    version: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -178,7 +186,12 @@ impl DatabaseHandle for SqliteFile {
     }
 
     fn wal_index(&self, _readonly: bool) -> io::Result<LogIndex> {
-        Ok(LogIndex { file: self.file.clone(), handle: self.handle, held: BTreeMap::new() })
+        Ok(LogIndex {
+            file: self.file.clone(),
+            handle: self.handle,
+            held: BTreeMap::new(),
+            versions: BTreeMap::new(),
+        })
     }
 }
 
@@ -230,6 +243,8 @@ pub(super) struct LogIndex {
     file: OpenFile,
     handle: u64,
     held: BTreeMap<u8, WalIndexLock>,
+    /// The version of each region that the connection has. It changes its copy only under a lock after which it pushes it.
+    versions: BTreeMap<u32, u64>,
 }
 
 impl WalIndex for LogIndex {
@@ -263,17 +278,32 @@ impl WalIndex for LogIndex {
     }
 
     fn pull(&mut self, region: u32, bytes: &mut [u8; REGION]) -> io::Result<()> {
-        shared(&self.file, |shared| match shared.regions.get(&region) {
-            Some(found) => bytes.copy_from_slice(found),
-            None => bytes.fill(0),
-        })
+        let known = self.versions.get(&region).copied();
+        let version = shared(&self.file, |shared| match shared.regions.get(&region) {
+            Some(found) if known == Some(found.version) => found.version,
+            Some(found) => {
+                bytes.copy_from_slice(&*found.bytes);
+                found.version
+            }
+            None => {
+                bytes.fill(0);
+                0
+            }
+        })?;
+        self.versions.insert(region, version);
+        Ok(())
     }
 
     fn push(&mut self, region: u32, bytes: &[u8; REGION]) -> io::Result<()> {
-        shared(&self.file, |shared| {
-            let kept = shared.regions.entry(region).or_insert_with(|| vec![0; REGION].into());
-            kept.copy_from_slice(bytes);
-        })
+        let version = shared(&self.file, |shared| {
+            let empty = || IndexRegion { bytes: Box::new([0; REGION]), version: 0 };
+            let kept = shared.regions.entry(region).or_insert_with(empty);
+            kept.bytes.copy_from_slice(bytes);
+            kept.version += 1;
+            kept.version
+        })?;
+        self.versions.insert(region, version);
+        Ok(())
     }
 }
 

@@ -48,6 +48,14 @@ impl Threads {
         slots.iter().filter_map(|slot| slot.next(now)).min()
     }
 
+    /// Ends all threads where they are, with the process. What waits for them learns it.
+    pub fn end(&self) {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // Dropped without a lock: the work of one thread may own another thread.
+        let work: Vec<_> = slots.iter().filter_map(|slot| slot.lock().work.take()).collect();
+        drop(work);
+    }
+
     /// Resolves when a thread was signaled.
     pub async fn signaled(&self) {
         self.signaled.notified().await;

@@ -55,6 +55,7 @@ pub fn run(plan: &Plan, pool: &PoolPlan, mask: &Mask, planted: Option<PlantedFau
         estimates: Default::default(),
         simulated,
         crashes,
+        recoveries: 0,
         faults,
         commands,
     }

@@ -39,6 +39,7 @@ impl EmbeddedStorage {
     pub fn new(plan: &Plan, planted: Option<PlantedFault>) -> Self {
         let disk = Disk::new(plan.seed);
         let missing_sync = match planted {
+            Some(PlantedFault::CrashLosesBatch) => Some(MissingSync::Latest(".journal-")),
             Some(PlantedFault::SkipJournalSync) => Some(MissingSync::File(".journal-")),
             Some(PlantedFault::SkipLogSync) => Some(MissingSync::File("-wal")),
             Some(PlantedFault::SkipFolderSync) => Some(MissingSync::Folder),
@@ -78,8 +79,9 @@ impl EmbeddedStorage {
         self.start_crashes.get()
     }
 
-    /// Ends the process in the middle of its work, if it works at all within some seconds.
-    pub async fn crash(&self, how: ProcessEnd) {
+    /// Ends the process in the middle of its work, if it works at all within some seconds; false if the next one runs already, after
+    /// another fault.
+    pub async fn crash(&self, how: ProcessEnd) -> bool {
         let process = self.disk.process();
         self.disk.end_process_after(self.disk.random(OPERATIONS_MAX), how);
         let until = Instant::now() + IDLE_MAX;
@@ -89,6 +91,7 @@ impl EmbeddedStorage {
         if self.disk.process() == process {
             self.disk.end_process(how);
         }
+        !self.disk.is_running()
     }
 
     /// Ends the process between two batches.
@@ -132,6 +135,7 @@ async fn run_threads(platform: Arc<SimulatedPlatform>, disk: Disk, process: u64,
             None => platform.thread_signaled().await,
         }
     }
+    platform.end_threads();
 }
 
 /// The store of one process. After the end of the process it answers nothing.

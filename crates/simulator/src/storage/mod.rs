@@ -37,7 +37,9 @@ impl Storage {
             Scenario::Quiet | Scenario::Memory | Scenario::Estimates | Scenario::Pool => {
                 Storage::Memory
             }
-            Scenario::Embedded => Storage::Embedded(EmbeddedStorage::new(plan, planted)),
+            Scenario::Embedded | Scenario::Crashes => {
+                Storage::Embedded(EmbeddedStorage::new(plan, planted))
+            }
             Scenario::Shared | Scenario::Network | Scenario::Workers => {
                 Storage::Shared(Arc::new(Mutex::new(Database::new(plan, planted))))
             }
@@ -61,13 +63,17 @@ impl Storage {
         })
     }
 
-    /// Leads the process of a server to its crash, if it is one of those that can be in the middle of a write.
-    pub async fn lead_to_crash(&self, kind: FaultKind) {
-        let Storage::Embedded(storage) = self else { return };
-        match kind {
-            FaultKind::CrashServer(_) => storage.crash(ProcessEnd::Kill).await,
-            FaultKind::LosePower(_) => storage.crash(ProcessEnd::PowerFailure).await,
-            _ => {}
+    /// Leads the process of a server to its crash, if it is one of those that can be in the middle of a write. False if the crash does not
+    /// happen.
+    pub async fn lead_to_crash(&self, kind: FaultKind) -> bool {
+        match (self, kind) {
+            (Storage::Embedded(storage), FaultKind::CrashServer(_)) => {
+                storage.crash(ProcessEnd::Kill).await
+            }
+            (Storage::Embedded(storage), FaultKind::LosePower(_)) => {
+                storage.crash(ProcessEnd::PowerFailure).await
+            }
+            _ => true,
         }
     }
 

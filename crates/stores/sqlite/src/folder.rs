@@ -12,6 +12,7 @@ use super::checkpoint::{BUSY_TIMEOUT, LOG_BYTES_KEPT};
 use super::codec::{self, Head, RowError, TASK_COLUMNS};
 use super::lock::FolderLock;
 use super::platform::{Access, DataFolder};
+use super::rewrite::rewrite_log;
 use super::rows::Batch;
 use super::seal::{Seal, Sealed};
 use super::semaphores::{self, SemaphoreHead};
@@ -50,8 +51,6 @@ const WITH_DONE: i64 = 11;
 const WITH_KEYS: i64 = 12;
 /// The first format that has retry policies, rate limits and schedules.
 const WITH_PACE: i64 = 13;
-/// The log is written again in parts of this size.
-const REWRITTEN_BYTES: u64 = 1 << 20;
 /// "yard" in ASCII: identifies a database of taskyard.
 pub(super) const APPLICATION_ID: i64 = 0x7961_7264;
 
@@ -257,26 +256,6 @@ fn read(
     finish().map_err(|error| row_error(folder, RowError::Sqlite(error)))?;
     sync_log(folder, &db)?;
     Ok(StoredContent { db, head, semaphores, machine, next_ids })
-}
-
-/// Writes the content of the log again and syncs it, before SQLite reads it. After a failed sync the system treats pages as written
-/// that are not. SQLite would copy the log into the database, and after a power failure the older pages of what is left of the log
-/// would hide the newer ones of the database.
-fn rewrite_log(folder: &DataFolder) -> io::Result<()> {
-    let path = log(folder);
-    if !folder.has(&path) {
-        return Ok(());
-    }
-    let file = folder.platform().open(&path, Access::ReadWrite)?;
-    let (length, mut at) = (file.length()?, 0);
-    let mut bytes = vec![0; length.min(REWRITTEN_BYTES) as usize];
-    while at < length {
-        let part = &mut bytes[..(length - at).min(REWRITTEN_BYTES) as usize];
-        file.read_exact_at(part, at)?;
-        file.write_all_at(part, at)?;
-        at += part.len() as u64;
-    }
-    if length > 0 { file.sync_data() } else { Ok(()) }
 }
 
 /// Makes the content of the log durable. SQLite uses commits in the log that were never synced, and after

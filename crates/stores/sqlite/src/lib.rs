@@ -5,7 +5,7 @@
 //! needs no sync, except the first after opening and later one in a million: those reserve lease numbers.
 //! Payloads that exceed a memory budget stay on disk.
 //!
-//! `folder` opens a store, `check` verifies its files, `writer` commits, `budget` decides which payloads are
+//! `folder` opens a store, `check` verifies its files, `rewrite` makes the log durable, `writer` commits, `budget` decides which payloads are
 //! in memory, `reader` loads the others, `checkpoint` keeps the log short, `codec` encodes the rows,
 //! `backup` reads everything at one moment for a file, and restores it,
 //! `pace` stores retry policies, rate limits and schedules, `salvage` recovers intact rows of a damaged database. Batches that only change tasks are written to the
@@ -29,6 +29,7 @@ mod modes;
 mod pace;
 pub mod platform;
 mod reader;
+mod rewrite;
 mod rows;
 mod salvage;
 mod seal;

@@ -37,6 +37,7 @@ use super::semaphores::{SalvagedSemaphores, SemaphoreHead};
 use taskyard_store::OpenError;
 
 use cells::RowCell;
+pub(super) use log::{FRAME as LOG_FRAME_BYTES, HEADER as LOG_HEADER_BYTES, salts as log_salts};
 use pages::{Page, Pages};
 pub(super) use report::Report;
 use tree::{PageMarks, TreeWalk};

@@ -41,10 +41,21 @@ fn salt(bytes: &[u8]) -> Option<u64> {
     whole.then(|| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| header[8 + i])))
 }
 
+/// How many bytes at the end are zero, in whole pages.
+fn zeros_at_end(bytes: &[u8]) -> usize {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    bytes.rchunks_exact(ZEROS.len()).take_while(|page| **page == ZEROS).count() * ZEROS.len()
+}
+
 impl JournalContent {
     fn scan(&mut self, bytes: &[u8], salt: u64) {
         let (mut rest, salted) = (bytes.get(HEADER_BYTES..).unwrap_or(&[]), salt.to_le_bytes());
-        while let Some(start) = rest.chunks_exact(record::ALIGN).position(|chunk| chunk == salted) {
+        // No record begins in the zeros ahead of the writer, but one may end with zeros.
+        let zeros = zeros_at_end(rest);
+        while let Some(start) = rest[..rest.len().saturating_sub(zeros)]
+            .chunks_exact(record::ALIGN)
+            .position(|chunk| chunk == salted)
+        {
             rest = &rest[start * record::ALIGN..];
             let length = match record::decode(rest, salt) {
                 Some((batch, length)) => {

@@ -10,8 +10,11 @@ use std::io::{BufReader, Read};
 
 use super::pages::PAGE;
 
-const HEADER: usize = 32;
+/// The size of the header.
+pub const HEADER: usize = 32;
 const FRAME_HEADER: usize = 24;
+/// The size of a frame.
+pub const FRAME: usize = FRAME_HEADER + PAGE;
 
 /// Returns the offset in the log of the newest committed content of each page.
 pub fn frames(log: &File) -> HashMap<u32, u64> {
@@ -23,7 +26,7 @@ pub fn frames(log: &File) -> HashMap<u32, u64> {
     }
     let Some(mut sum) = LogChecksum::of_header(&header) else { return committed };
     let mut uncommitted = Vec::new();
-    let mut frame = [0; FRAME_HEADER + PAGE];
+    let mut frame = [0; FRAME];
     let mut at = HEADER as u64;
     while log.read_exact(&mut frame).is_ok() {
         sum.add(&frame[..8]);
@@ -38,6 +41,13 @@ pub fn frames(log: &File) -> HashMap<u32, u64> {
         at += frame.len() as u64;
     }
     committed
+}
+
+/// The numbers that the frames since the latest reset have, if the header of this log is valid.
+pub fn salts(log: &[u8]) -> Option<[u8; 8]> {
+    let header = log.first_chunk::<HEADER>()?;
+    LogChecksum::of_header(header)?;
+    header[16..24].try_into().ok()
 }
 
 /// The checksum of the log, which continues from frame to frame.

@@ -74,6 +74,20 @@ fn a_done_task_that_leaves_before_it_is_applied_is_only_removed() {
     }
 }
 
+/// The zeros ahead of the writer are not searched for records; the newest record may end with zeros itself.
+#[test]
+fn a_payload_of_zeros_at_the_end_of_the_journal_survives_a_crash() {
+    let folder = fast_folder();
+    let store = keep_in_journal(open(folder.path()));
+    must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
+    put_now(&store, "mail", vec![new_task(1)]);
+    put_now(&store, "mail", vec![NewTask::new(Body::new(&vec![0; 30_000]))]);
+    let before = after_crash(content(&store, IDS).expect("payloads can be read"));
+    drop(store);
+    let store = open(folder.path());
+    assert_eq!(after_crash(content(&store, IDS).expect("payloads can be read")), before);
+}
+
 /// Much more than both files hold: each is overwritten when the database has its batches.
 #[test]
 fn both_files_are_used_alternately() {
