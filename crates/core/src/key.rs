@@ -1,17 +1,47 @@
 //! Unique keys of tasks, and what a put asks for with one.
 
 use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::sync::{Arc, LazyLock};
 
 use crate::error::{Error, Result};
 use crate::limits::{KEY_BYTES_MAX, UNIQUE_FOR_SECS_MAX};
 use crate::task::TaskId;
 use crate::time::{Span, Timestamp};
 
-/// The checked key of a task, unique in its tube. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Arc<str>);
+/// Clients choose the keys, so they must not be able to choose hashes.
+static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// Texts of at most this many bytes need no allocation of their own. A [`KeyRequest`] then has 64 bytes.
+const SHORT_BYTES: usize = 42;
+
+/// The checked key of a task, unique in its tube. Cheap to clone. Hashed when it is made, by the thread of the client, so that a put
+/// does not have to read its text unless the hash is found.
+#[derive(Clone)]
+pub struct Key(KeyText);
+
+/// The text of a key with its hash. The hash is in both variants because it takes no space there.
+#[derive(Clone)]
+enum KeyText {
+    Short { hash: KeyHash, len: u8, bytes: [u8; SHORT_BYTES] },
+    Long { hash: KeyHash, text: Arc<str> },
+}
+
+/// Half of the hash of a key's text: enough for the keys of one tube.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyHash(u32);
+
+/// Spreads small differences over all bits of a number.
+const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
+
+impl KeyHash {
+    /// The hash for a table, which uses the lowest bits for the bucket and the highest as tags.
+    pub fn whole(self) -> u64 {
+        u64::from(self.0).wrapping_mul(FACTOR)
+    }
+}
 
 impl Key {
     /// Checks a key: 1 to 128 bytes without control characters.
@@ -27,30 +57,83 @@ impl Key {
         if !is_plain && let Some(bad) = key.chars().find(|char| char.is_control()) {
             return Err(Error::Invalid(format!("a key must not contain {bad:?}")));
         }
-        Ok(Key(key.into()))
+        let mut hasher = SEED.build_hasher();
+        hasher.write(key.as_bytes());
+        let hash = KeyHash(hasher.finish() as u32);
+        if key.len() > SHORT_BYTES {
+            return Ok(Key(KeyText::Long { hash, text: key.into() }));
+        }
+        let mut bytes = [0; SHORT_BYTES];
+        bytes[..key.len()].copy_from_slice(key.as_bytes());
+        Ok(Key(KeyText::Short { hash, len: key.len() as u8, bytes }))
     }
 
     /// The key as text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        match &self.0 {
+            KeyText::Short { .. } => str::from_utf8(self.as_bytes()).expect("a key is text"),
+            KeyText::Long { text, .. } => text,
+        }
+    }
+
+    /// The bytes of the text.
+    pub fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            KeyText::Short { len, bytes, .. } => &bytes[..usize::from(*len)],
+            KeyText::Long { text, .. } => text.as_bytes(),
+        }
+    }
+
+    /// The hash of the text, other in each process.
+    pub(crate) fn hash_code(&self) -> KeyHash {
+        match &self.0 {
+            KeyText::Short { hash, .. } | KeyText::Long { hash, .. } => *hash,
+        }
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash_code() == other.hash_code() && self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Key {}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
+/// Like that of a text, which maps of keys are searched for.
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
     }
 }
 
 impl Borrow<str> for Key {
     fn borrow(&self) -> &str {
-        &self.0
+        self.as_str()
     }
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        fmt::Debug::fmt(self.as_str(), f)
     }
 }
 
@@ -151,6 +234,7 @@ impl EndedKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
 
     #[test]
     fn keys_are_checked() {
@@ -160,6 +244,26 @@ mod tests {
         for bad in ["", "a\nb", "\0", "\u{7f}", "é\u{85}", &"x".repeat(129)] {
             assert!(matches!(Key::new(bad), Err(Error::Invalid(_))), "{bad:?}");
         }
+    }
+
+    /// Texts around the length from which they are allocated are kept, compared and found in maps alike.
+    #[test]
+    fn short_and_long_keys_are_texts() {
+        for bytes in [1, SHORT_BYTES - 1, SHORT_BYTES, SHORT_BYTES + 1, KEY_BYTES_MAX] {
+            let text = "k".repeat(bytes);
+            let key = Key::new(&text).unwrap();
+            assert_eq!((key.as_str(), &key), (text.as_str(), &key.clone()));
+            assert_eq!((key.to_string(), format!("{key:?}")), (text.clone(), format!("{text:?}")));
+            assert_ne!(key, Key::new(&format!("{}x", &text[1..])).unwrap());
+            assert!(Key::new("a").unwrap() < key && key < Key::new("z").unwrap());
+            assert!(HashSet::from([key]).contains(text.as_str()));
+        }
+    }
+
+    /// Millions of these are in memory: this test notices a request that grows.
+    #[test]
+    fn a_request_stays_small() {
+        assert_eq!((size_of::<Key>(), size_of::<KeyRequest>()), (48, 64));
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub struct Record {
     pub failures: Option<Failures>,
     /// How it ended, if it is done.
     pub finished: Option<Finished>,
-    /// Its unique key.
+    /// Its unique key. A change shows it only for a done task; see [`Changes::keys`](crate::Changes::keys).
     pub key: Option<Arc<HeldKey>>,
     /// How large its body is, as [`Body::bytes`] counts.
     pub body_bytes: u32,
@@ -87,8 +87,8 @@ impl Change {
         }
     }
 
-    /// Whether it is new and has a key.
-    pub(crate) fn has_new_key(&self) -> bool {
+    /// Whether it is a new done task with a key.
+    pub(crate) fn is_keyed_done(&self) -> bool {
         matches!(self, Change::Insert(record) if record.key.is_some())
     }
 }

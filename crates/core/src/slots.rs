@@ -5,7 +5,6 @@ use std::sync::Arc;
 use crate::chunks::Chunks;
 use crate::failure::Failures;
 use crate::id_index::IdIndex;
-use crate::key::HeldKey;
 use crate::lease::Lease;
 use crate::record::{Record, StoredState};
 use crate::semaphore::Priority;
@@ -135,14 +134,13 @@ impl Slot {
         is_other_body(self.body.as_ref(), before.body.as_ref())
     }
 
-    /// The stored form; `wall_ahead` is how far the wall clock is ahead.
+    /// The stored form without the key; `wall_ahead` is how far the wall clock is ahead.
     pub fn record(
         &self,
         subqueue: Option<Arc<str>>,
         semaphore_priority: Option<Priority>,
         attempts_max: Option<u32>,
         failures: Option<Failures>,
-        key: Option<Arc<HeldKey>>,
         wall_ahead: i64,
     ) -> Record {
         let mut record = Record {
@@ -160,7 +158,7 @@ impl Slot {
             attempts_max,
             failures,
             finished: None,
-            key,
+            key: None,
             body_bytes: self.body_bytes,
             body: self.body.clone(),
         };
@@ -228,12 +226,18 @@ impl Slots {
         self.slots.get(self.by_id.get(id)?).as_ref()
     }
 
+    /// Where the slot of a task is, for what is kept beside it.
+    pub fn place(&self, id: TaskId) -> Option<u32> {
+        self.by_id.get(id)
+    }
+
     pub fn get_mut(&mut self, id: TaskId) -> Option<&mut Slot> {
         let index = self.by_id.get(id)?;
         self.slots.get_mut(index).as_mut()
     }
 
-    pub fn insert(&mut self, slot: Slot) {
+    /// Adds a slot, and returns its place.
+    pub fn insert(&mut self, slot: Slot) -> u32 {
         let id = slot.id;
         let index = match self.vacant.pop() {
             Some(index) => {
@@ -246,6 +250,7 @@ impl Slots {
             }
         };
         self.by_id.insert(id, index);
+        index
     }
 
     pub fn remove(&mut self, id: TaskId) -> Option<Slot> {

@@ -115,8 +115,8 @@ pub struct Task {
     pub subqueue: Option<Arc<str>>,
     /// Its priority in the semaphore of its tube, if its put gave one. Only shown by a peek.
     pub semaphore_priority: Option<Priority>,
-    /// Its unique key. Only shown by a peek.
-    pub key: Option<Key>,
+    /// Its unique key. Only shown by a peek. Boxed because it is rare.
+    pub key: Option<Box<Key>>,
     /// After how many failed deliveries it is buried, if its put said so. Only shown by a peek.
     pub attempts_max: Option<u32>,
     /// The session that holds it, if one took it.

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::command::NewTask;
 use crate::done::{DoneTask, DoneTasks};
 use crate::failure::{Failure, Failures};
 use crate::index::{CrossTubeIndex, Indexes};
-use crate::key::{HeldKey, KeyRequest};
+use crate::key::{HeldKey, Key, KeyRequest};
 use crate::keys::TubeKeys;
 use crate::limits::{DELAYED_LOOKED_MAX, OLDEST_LOOKED_MAX};
 use crate::record::Record;
@@ -78,6 +79,34 @@ impl Tasks {
     /// The unique keys, to be changed.
     pub fn keys_mut(&mut self) -> &mut TubeKeys {
         &mut self.keys
+    }
+
+    /// The task that holds a key, or held it last.
+    pub fn key_holder(&self, key: &Key) -> Option<TaskId> {
+        self.keys.holder(&self.slots, key)
+    }
+
+    /// The key of a task that has not ended, with what its put asked for.
+    pub fn key_request(&self, id: TaskId) -> Option<&KeyRequest> {
+        // Most tubes have no keys: this runs for every record that is written.
+        if self.keys.has_living() { self.keys.request(self.slots.place(id)?) } else { None }
+    }
+
+    /// The key of a task that has not ended.
+    pub fn key_of(&self, id: TaskId) -> Option<&HeldKey> {
+        self.key_request(id).map(|request| &request.held)
+    }
+
+    /// Claims the keys of tasks that are put now, with successive ids from `first` on; false if that is impossible.
+    pub fn claim_keys(&mut self, first: TaskId, tasks: &[NewTask]) -> bool {
+        self.keys.claim(&self.slots, first, tasks)
+    }
+
+    /// A task without a key gets one that is free.
+    pub fn insert_key(&mut self, id: TaskId, request: Box<KeyRequest>) {
+        if let Some(place) = self.slots.place(id) {
+            self.keys.insert(place, id, request);
+        }
     }
 
     /// Keeps a done task.
@@ -189,10 +218,15 @@ impl Tasks {
 
     /// The stored form of a task.
     pub fn record(&self, slot: &Slot, wall_ahead: i64) -> Record {
+        let key = self.key_of(slot.id).map(|held| Arc::new(held.clone()));
+        Record { key, ..self.record_without_key(slot, wall_ahead) }
+    }
+
+    /// The same without its key.
+    pub fn record_without_key(&self, slot: &Slot, wall_ahead: i64) -> Record {
         let (subqueue, priority) = (self.subqueue_of(slot), self.semaphore_priority(slot.id));
         let failures = self.failures(slot.id).cloned();
-        let key = self.keys.of(slot.id).map(|held| Arc::new(held.clone()));
-        slot.record(subqueue, priority, self.attempts_max(slot.id), failures, key, wall_ahead)
+        slot.record(subqueue, priority, self.attempts_max(slot.id), failures, wall_ahead)
     }
 
     /// The task with its data beside the slot.
@@ -203,7 +237,7 @@ impl Tasks {
             semaphore_priority: self.semaphore_priority(slot.id),
             attempts_max: self.attempts_max(slot.id),
             failures: self.failures(slot.id).cloned(),
-            key: self.keys.request(slot.id).map(|request| Box::new(request.clone())),
+            key: self.key_request(slot.id).map(|request| Box::new(request.clone())),
         }
     }
 
@@ -274,8 +308,8 @@ impl Tasks {
         }
     }
 
-    /// Adds a task.
-    pub fn insert(&mut self, detached: DetachedTask, shared: &mut CrossTubeIndex) {
+    /// Adds a task, and returns the place of its slot.
+    pub fn insert(&mut self, detached: DetachedTask, shared: &mut CrossTubeIndex) -> u32 {
         let DetachedTask { slot, subqueue, semaphore_priority, attempts_max, failures, key } =
             detached;
         let id = slot.id;
@@ -288,31 +322,33 @@ impl Tasks {
         if let Some(failures) = failures {
             self.failures.insert(id, failures);
         }
+        let place = self.insert_slot(slot, subqueue.as_ref(), shared);
         if let Some(key) = key {
-            self.keys.insert(id, key);
+            self.keys.insert(place, id, key);
         }
-        self.insert_slot(slot, subqueue.as_ref(), shared);
+        place
     }
 
-    /// Adds a task that has no data beside the slot but its sub-queue.
+    /// Adds a task that has no data beside the slot but its sub-queue, and returns the place of the slot.
     #[inline]
     pub fn insert_slot(
         &mut self,
         mut slot: Slot,
         subqueue: Option<&Arc<str>>,
         shared: &mut CrossTubeIndex,
-    ) {
+    ) -> u32 {
         slot.subqueue = match (&mut self.indexes.subqueues, subqueue) {
             (Some(subqueues), Some(key)) => subqueues.join(key),
             _ => NO_SUBQUEUE,
         };
         shared.body_bytes += footprint(&slot);
         self.indexes.add(&slot, shared);
-        self.slots.insert(slot);
+        self.slots.insert(slot)
     }
 
     /// Removes a task.
     pub fn remove(&mut self, id: TaskId, shared: &mut CrossTubeIndex) -> Option<DetachedTask> {
+        let keyed = if self.keys.has_living() { self.slots.place(id) } else { None };
         let slot = self.slots.remove(id)?;
         let subqueue = self.subqueue_of(&slot);
         self.indexes.remove(&slot, shared);
@@ -323,7 +359,7 @@ impl Tasks {
         let semaphore_priority = remove_rare(&mut self.priorities, id);
         let failures = remove_rare(&mut self.failures, id);
         let attempts_max = remove_rare(&mut self.attempts_max, id);
-        let key = self.keys.remove(id);
+        let key = keyed.and_then(|place| self.keys.remove(place, id));
         Some(DetachedTask { slot, subqueue, semaphore_priority, attempts_max, failures, key })
     }
 
@@ -354,7 +390,9 @@ impl Tasks {
             Some(priority) => _ = self.priorities.insert(id, priority),
             None => _ = self.priorities.remove(&id),
         }
-        self.keys.update(id, held);
+        if let Some(place) = self.slots.place(id) {
+            self.keys.update(place, held);
+        }
         let body = new.body.clone();
         self.update(id, shared, |slot| {
             (slot.pri, slot.expires, slot.ttr) = (new.pri, new.expires, new.ttr);

@@ -25,7 +25,7 @@ async fn keys_are_unique(client: Client) {
     assert_eq!(placed, [delayed, other]);
     let shown = client.peek("mail", TaskId(0)).await.unwrap().unwrap();
     assert_eq!(shown.data::<String>().unwrap(), "three");
-    assert_eq!(shown.task.key, Some(Key::new("a").unwrap()));
+    assert_eq!(shown.task.key, Some(Box::new(Key::new("a").unwrap())));
     let order = ListOrder::Id { states: StateSet::UNFINISHED, after: None };
     let (tube, key) = (TubeName::new("mail").unwrap(), Some(Key::new("a").unwrap()));
     let list = Command::List(List { tube, order, limit: 9, key });

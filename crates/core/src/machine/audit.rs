@@ -147,7 +147,7 @@ impl Tube {
     fn audit(&self, now: Timestamp) {
         let (slots, indexes) = self.tasks.parts();
         slots.audit();
-        self.tasks.keys().audit(|id| self.tasks.get(id).is_some());
+        self.tasks.keys().audit(self.tasks.parts().0);
         let mut counts = Counts::default();
         let (mut buried, mut taken, mut timers) =
             (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());

@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::done::DoneTask;
-use crate::journal::{Changes, Entry, TubeRecord};
-use crate::key::KeyRequest;
+use crate::journal::{Changes, Entry, KeyChange, TubeRecord};
+use crate::key::{KeyRecord, KeyRequest};
 use crate::limits::{TASK_ID_MAX, TUBE_NUMBERS_MAX};
 use crate::record::{Change, Record, StoredState};
 use crate::semaphore::Semaphores;
@@ -71,7 +71,7 @@ impl Machine {
         changes.cleared = cleared.keys().copied().collect();
         changes.tubes =
             tubes.into_iter().map(|number| (number, self.tube_record(number))).collect();
-        let mut keyed = Vec::new();
+        let (mut keyed, mut new_keys) = (Vec::new(), Vec::new());
         for (place, entry) in self.journal.entries.iter().enumerate() {
             let (tube, change, key) = match entry {
                 Entry::Task { tube, id, before } => {
@@ -88,13 +88,22 @@ impl Machine {
                 continue;
             }
             let Some(change) = change else { continue };
-            if key.is_some() || change.has_new_key() {
+            if key.is_some() || change.is_keyed_done() {
                 keyed.push(((*tube, change.id()), key));
+            } else if let Some(key) = self.new_key(*tube, &change) {
+                new_keys.push((*tube, change.id(), KeyChange::Insert(key)));
             }
             changes.tasks.push((*tube, change));
         }
         changes.keys = self.key_changes(&cleared, keyed);
+        changes.keys.extend(new_keys);
         changes
+    }
+
+    /// The key of a new task that has not ended. Nothing else can have changed it in this batch.
+    fn new_key(&self, number: u32, change: &Change) -> Option<KeyRecord> {
+        let Change::Insert(record) = change else { return None };
+        KeyRecord::new(self.tubes.get(number)?.tasks.key_of(record.id), None)
     }
 
     /// The change of one task that must be stored.
@@ -113,7 +122,7 @@ impl Machine {
                 (Some(done), None) => Change::Insert(done.record.clone()),
             });
         };
-        let record = || tube.tasks.record(after, self.wall_ahead);
+        let record = || tube.tasks.record_without_key(after, self.wall_ahead);
         match before {
             None => Some(Change::Insert(record())),
             Some(before) if after.is_replaced(&before.slot) => Some(Change::Replace(record())),
@@ -236,7 +245,7 @@ impl Machine {
         let (semaphore_priority, failures) = (record.semaphore_priority, record.failures.clone());
         let attempts_max = record.attempts_max;
         let key = record.key.as_deref().map(KeyRequest::of);
-        let is_held = |request: &KeyRequest| tube.tasks.keys().holder(&request.held.key).is_some();
+        let is_held = |request: &KeyRequest| tube.tasks.key_holder(&request.held.key).is_some();
         if key.as_deref().is_some_and(is_held) {
             return false;
         }

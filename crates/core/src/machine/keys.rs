@@ -7,7 +7,6 @@ use crate::command::{NewTask, Placed};
 use crate::error::{Error, Result};
 use crate::journal::{Entry, KeyChange};
 use crate::key::{EndedKey, HeldKey, Key, KeyRecord, KeyRequest, OnConflict};
-use crate::keys::KeyHash;
 use crate::limits::TASK_ID_MAX;
 use crate::record::{Record, StoredState};
 use crate::slots::Slot;
@@ -35,7 +34,7 @@ impl Tube {
     /// The key of a task that has not ended, or of a done one that is kept.
     fn held_key(&self, id: TaskId) -> Option<&HeldKey> {
         let done = || self.tasks.done().get(id).and_then(|done| done.record.key.as_deref());
-        self.tasks.keys().of(id).or_else(done)
+        self.tasks.key_of(id).or_else(done)
     }
 
     /// How many of the tasks a put would add.
@@ -53,12 +52,11 @@ impl Tube {
     }
 
     fn is_held(&self, now: Timestamp, key: &Key) -> bool {
-        let keys = self.tasks.keys();
-        let Some(id) = keys.holder(key) else { return false };
-        match (self.tasks.get(id), keys.of(id)) {
+        let Some(id) = self.tasks.key_holder(key) else { return false };
+        match (self.tasks.get(id), self.tasks.key_of(id)) {
             (Some(slot), Some(held)) if is_over(slot, now) => slot.expires + held.unique_for > now,
             (Some(_), _) => true,
-            (None, _) => keys.ended(id).is_some_and(|ended| ended.until > now),
+            (None, _) => self.tasks.keys().ended(id).is_some_and(|ended| ended.until > now),
         }
     }
 }
@@ -74,26 +72,38 @@ pub(super) fn end_of(slot: &Slot, now: Timestamp) -> Timestamp {
 }
 
 impl Machine {
-    /// Puts a task with a key, whose hash is known. A holder whose time to live is over is removed first, and its id
-    /// added to `expired`.
-    pub(super) fn put_keyed(
+    /// Puts tasks one after the other, because one of their keys has a holder. Adds holders that are removed to `expired`.
+    pub(super) fn put_unclaimed(
+        &mut self,
+        now: Timestamp,
+        number: u32,
+        tasks: Vec<NewTask>,
+        expired: &mut Vec<TaskId>,
+    ) -> Vec<Placed> {
+        let put_one = |mut task: NewTask| match task.key.take() {
+            None => self.add_task(now, number, task),
+            Some(request) => self.put_keyed(now, number, task, request, expired),
+        };
+        tasks.into_iter().map(put_one).collect()
+    }
+
+    /// Puts a task with a key. A holder whose time to live is over is removed first, and its id added to `expired`.
+    fn put_keyed(
         &mut self,
         now: Timestamp,
         number: u32,
         task: NewTask,
-        (request, hash): (Box<KeyRequest>, KeyHash),
+        request: Box<KeyRequest>,
         expired: &mut Vec<TaskId>,
     ) -> Placed {
-        let keys = self.tubes[number].tasks.keys();
-        let mut holder = keys.holder_hashed(hash, &request.held.key);
+        let mut holder = self.tubes[number].tasks.key_holder(&request.held.key);
         if let Some(id) = holder {
             self.free_key(now, number, id, expired);
-            holder = self.tubes[number].tasks.keys().holder_hashed(hash, &request.held.key);
+            holder = self.tubes[number].tasks.key_holder(&request.held.key);
         }
         let Some(id) = holder else {
             let placed = self.add_task(now, number, task);
-            let keys = self.tube(number).tasks.keys_mut();
-            keys.insert_hashed(placed.id, hash, request);
+            self.tube(number).tasks.insert_key(placed.id, request);
             return placed;
         };
         let state = self.tubes[number].tasks.get(id).map_or(State::Done, Slot::state);
@@ -251,13 +261,13 @@ impl Machine {
         let Some(tube) = self.tubes.get_mut(number) else { return false };
         let KeyRecord { key, unique_for, until } = record;
         if let Some(unique_for) = unique_for {
-            let is_held = tube.tasks.keys().holder(&key).is_some();
+            let is_held = tube.tasks.key_holder(&key).is_some();
             let held = HeldKey { key: key.clone(), unique_for };
             if tube.tasks.get(id).is_some() {
-                if is_held || until.is_some() || tube.tasks.keys().of(id).is_some() {
+                if is_held || until.is_some() || tube.tasks.key_of(id).is_some() {
                     return false;
                 }
-                tube.tasks.keys_mut().insert(id, KeyRequest::of(&held));
+                tube.tasks.insert_key(id, KeyRequest::of(&held));
             } else if let Some(done) = tube.tasks.done_mut(id) {
                 done.record.key = Some(Arc::new(held));
             } else {
@@ -272,7 +282,7 @@ impl Machine {
 
     fn restore_ended_key(&mut self, number: u32, ended: EndedKey) -> bool {
         let Some(tube) = self.tubes.get_mut(number) else { return false };
-        let is_held = tube.tasks.keys().holder(&ended.key).is_some();
+        let is_held = tube.tasks.key_holder(&ended.key).is_some();
         if is_held || ended.id.0 > TASK_ID_MAX || tube.tasks.get(ended.id).is_some() {
             return false;
         }
@@ -300,7 +310,7 @@ impl Machine {
         let tasks = &self.tube(number).tasks;
         let mut new = HashSet::new();
         for ended in &page {
-            let other = tasks.keys().holder(&ended.key).is_some_and(|id| id != ended.id);
+            let other = tasks.key_holder(&ended.key).is_some_and(|id| id != ended.id);
             let is_alive = tasks.get(ended.id).is_some();
             if other || is_alive || ended.id.0 > TASK_ID_MAX || !new.insert(&ended.key) {
                 let text =
@@ -329,7 +339,7 @@ impl Machine {
         let Some(held) = record.key.as_ref().filter(|_| record.state != StoredState::Done) else {
             return Ok(());
         };
-        if self.tubes[number].tasks.keys().holder(&held.key).is_none() && new.insert(&held.key) {
+        if self.tubes[number].tasks.key_holder(&held.key).is_none() && new.insert(&held.key) {
             return Ok(());
         }
         Err(Error::Invalid(format!("cannot import task {}: its key is held", record.id)))

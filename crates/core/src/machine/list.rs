@@ -78,7 +78,7 @@ impl Page<'_> {
             return Vec::new();
         }
         if let Some(key) = self.key {
-            let holder = tasks.keys().holder(key).and_then(|id| tasks.get(id));
+            let holder = tasks.key_holder(key).and_then(|id| tasks.get(id));
             return self.smallest(holder.into_iter());
         }
         let rare = StateSet::EMPTY.with(State::Taken).with(State::Buried);

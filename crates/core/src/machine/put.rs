@@ -35,16 +35,14 @@ impl Machine {
             refuse_priorities(name, &tasks)?;
         }
         tube.check_space(now, &tasks)?;
-        let keys = tasks.iter().filter_map(|task| Some(&task.key.as_ref()?.held.key));
-        let mut hashes = tube.tasks.keys().hashes(keys).into_iter();
+        let are_claimed = tube.tasks.claim_keys(TaskId(tube.next_id), &tasks);
         self.note_stats(number);
         let mut expired = Vec::new();
-        let put_one =
-            |mut task: NewTask| match task.key.take().and_then(|key| Some((key, hashes.next()?))) {
-                None => self.add_task(now, number, task),
-                Some(key) => self.put_keyed(now, number, task, key, &mut expired),
-            };
-        let mut placed: Vec<Placed> = tasks.into_iter().map(put_one).collect();
+        let mut placed: Vec<Placed> = if are_claimed {
+            tasks.into_iter().map(|task| self.add_task(now, number, task)).collect()
+        } else {
+            self.put_unclaimed(now, number, tasks, &mut expired)
+        };
         if self.gate(number).is_some() {
             let mut moved = expired;
             moved.extend(placed.iter().map(|placed| placed.id));
@@ -58,9 +56,9 @@ impl Machine {
         Ok(Reply::Put(placed))
     }
 
-    /// Adds a task without a key. Inlined, so that the task is not copied once more.
+    /// Adds a task, whose key its id has claimed. Inlined, so that the task is not copied once more.
     #[inline]
-    pub(super) fn add_task(&mut self, now: Timestamp, number: u32, task: NewTask) -> Placed {
+    pub(super) fn add_task(&mut self, now: Timestamp, number: u32, mut task: NewTask) -> Placed {
         let batch = self.journal.batch;
         let tube = self.tubes.get_mut(number).expect("put looked the tube up");
         let id = TaskId(tube.next_id);
@@ -72,17 +70,21 @@ impl Machine {
             .has_subqueues()
             .then(|| task.subqueue.clone().unwrap_or_else(|| Arc::from(DEFAULT_SUBQUEUE)));
         let (semaphore_priority, attempts_max) = (task.semaphore_priority, task.attempts_max);
+        let key = task.key.take();
         let mut slot = new_slot(now, id, task, &tube.options, self.wall_ahead);
         slot.noted = batch;
         let state = slot.state();
         debug_assert_eq!(state::next(None, put_event(state)), Some(state));
-        if semaphore_priority.is_none() && attempts_max.is_none() {
-            tube.tasks.insert_slot(slot, subqueue.as_ref(), &mut self.shared);
+        let place = if semaphore_priority.is_none() && attempts_max.is_none() {
+            tube.tasks.insert_slot(slot, subqueue.as_ref(), &mut self.shared)
         } else {
             let (failures, key) = (None, None);
             let detached =
                 DetachedTask { slot, subqueue, semaphore_priority, attempts_max, failures, key };
-            tube.tasks.insert(detached, &mut self.shared);
+            tube.tasks.insert(detached, &mut self.shared)
+        };
+        if let Some(request) = key {
+            tube.tasks.keys_mut().insert_claimed(place, request);
         }
         self.journal.push(|| Entry::Task { tube: number, id, before: None });
         Placed { id, state, existing: false }

@@ -45,7 +45,7 @@ impl Tube {
         let semaphore_priority = self.tasks.semaphore_priority(id);
         let (worker, failures) = (self.worker(id), self.tasks.failures(id).cloned());
         let task = self.view_with_due(now, id)?;
-        let key = self.tasks.keys().of(id).map(|held| held.key.clone());
+        let key = self.tasks.key_of(id).map(|held| Box::new(held.key.clone()));
         let attempts_max = self.tasks.attempts_max(id);
         Some(Task { semaphore_priority, key, attempts_max, worker, failures, ..task })
     }
@@ -130,7 +130,7 @@ pub(super) fn view_kept(done: &DoneTask) -> Task {
         previous_start: record.previous_start,
         subqueue: record.subqueue.clone(),
         semaphore_priority: None,
-        key: record.key.as_ref().map(|held| held.key.clone()),
+        key: record.key.as_ref().map(|held| Box::new(held.key.clone())),
         attempts_max: record.attempts_max,
         session: None,
         worker: None,

@@ -204,7 +204,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Task> {
     match row.value()? {
         Value::Str(key) => {
             let key = std::str::from_utf8(key).map_err(|_| RowError("a text is not UTF-8"))?;
-            task.key = Some(key_of(key)?);
+            task.key = Some(Box::new(key_of(key)?));
         }
         Value::Nil => {}
         // In a task as Tarantool stores it, this field is the number of parts of its body, and all following

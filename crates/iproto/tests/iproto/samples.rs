@@ -438,7 +438,7 @@ fn task() -> impl Strategy<Value = Task> {
                 previous_start,
                 subqueue,
                 semaphore_priority,
-                key,
+                key: key.map(Box::new),
                 attempts_max: (attempts % 5 == 1).then_some(attempts),
                 session,
                 worker,

@@ -194,7 +194,7 @@ pub(super) fn viewed(row: &Row) -> Result<Task, DecodeError> {
     let session = shown::SESSION.get::<Option<&[u8]>>(row)?.map(TryInto::try_into).transpose()?;
     let priority = shown::SEMAPHORE_PRIORITY.get_if_there(row)?;
     Ok(Task {
-        key: key(shown::KEY.get_if_there(row)?)?,
+        key: key(shown::KEY.get_if_there(row)?)?.map(Box::new),
         id: TaskId(count_from_sql(shown::ID.get(row)?)),
         state: if reason == Reason::Finished { State::Done } else { state_from_sql(stored)? },
         pri: pri_from_sql(shown::PRI.get(row)?),

@@ -142,7 +142,7 @@ pub(super) fn read_task(
         if is_extended(attempts) { Extension::read(&mut tail)? } else { Extension::default() };
     let (own, subqueue) = read_tail(tail.rest())?;
     let is_complete = detail == Detail::Everything;
-    let key = extension.key.filter(|_| is_complete).map(|held| held.key);
+    let key = extension.key.filter(|_| is_complete).map(|held| Box::new(held.key));
     let body = apart.or((!body.is_empty()).then_some(body));
     let due = (state == 2).then_some(moment);
     Ok(Task {

@@ -244,7 +244,7 @@ fn columns(record: &KeyRecord) -> (Option<i64>, Option<i64>) {
 fn sum(key: i64, record: &KeyRecord) -> i64 {
     let (unique_for, until) = columns(record);
     let numbers = RowChecksum::new(key).optional(unique_for).optional(until);
-    numbers.bytes(record.key.as_str().as_bytes()).finish()
+    numbers.bytes(record.key.as_bytes()).finish()
 }
 
 /// The intact keys of a damaged database.

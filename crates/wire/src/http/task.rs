@@ -258,7 +258,7 @@ impl TaskAnswer {
             None => None,
         };
         Ok(Task {
-            key: self.key.as_deref().map(checked_key).transpose()?,
+            key: self.key.as_deref().map(checked_key).transpose()?.map(Box::new),
             id: TaskId(self.id),
             state,
             pri: self.pri,

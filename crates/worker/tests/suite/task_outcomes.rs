@@ -54,7 +54,7 @@ fn a_task_is_put_with_a_key_and_a_number_of_attempts() {
         let id = mail("ann").put(kit.queue(), options.clone()).await.unwrap();
         assert_eq!(mail("ben").put(kit.queue(), options.clone()).await.unwrap(), id);
         let task = client(&kit).peek("emails", id).await.unwrap().unwrap().task;
-        assert_eq!((task.key, task.attempts_max), (options.key.clone(), Some(2)));
+        assert_eq!((task.key.as_deref(), task.attempts_max), (options.key.as_ref(), Some(2)));
         let replace = PutOptions { on_conflict: OnConflict::Replace, ..options.clone() };
         assert_eq!(mail("eve").put(kit.queue(), replace).await.unwrap(), id);
         let running = kit.start(&worker).await;

@@ -88,7 +88,7 @@ impl ModelTube {
 
     /// Whether a task has the key, or had it a short time ago.
     fn is_held(&self, now: Timestamp, key: &Key) -> bool {
-        let living = self.entries.iter().find(|entry| entry.task.key.as_ref() == Some(key));
+        let living = self.entries.iter().find(|entry| entry.task.key.as_deref() == Some(key));
         let ended = self.ended.iter().any(|ended| ended.key == *key && ended.until > now);
         ended || living.is_some_and(|entry| !is_over(now, &entry.task) || entry.key_until() > now)
     }
@@ -97,7 +97,7 @@ impl ModelTube {
         let request = new.key.take();
         if let Some(request) = &request {
             let key = &request.held.key;
-            let over = |task: &&Task| task.key.as_ref() == Some(key) && is_over(now, task);
+            let over = |task: &&Task| task.key.as_deref() == Some(key) && is_over(now, task);
             let over = self.tasks().find(over).map(|task| task.id);
             if let Some(id) = over {
                 self.delete(now, id);
@@ -107,7 +107,7 @@ impl ModelTube {
             if let Some(ended) = self.ended.iter().find(|ended| ended.key == *key) {
                 return Placed { id: ended.id, state: State::Done, existing: true };
             }
-            let holder = self.tasks().find(|task| task.key.as_ref() == Some(key));
+            let holder = self.tasks().find(|task| task.key.as_deref() == Some(key));
             if let Some((id, state)) = holder.map(|task| (task.id, task.state)) {
                 let replaces = request.on_conflict == OnConflict::Replace
                     && matches!(state, State::Ready | State::Delayed);
@@ -122,7 +122,7 @@ impl ModelTube {
         self.add(now, id, new);
         let entry = self.entry(id).unwrap();
         entry.unique_for = request.as_ref().map_or(Span::ZERO, |request| request.held.unique_for);
-        entry.task.key = request.map(|request| request.held.key);
+        entry.task.key = request.map(|request| Box::new(request.held.key));
         let state = entry.task.state;
         self.next_id += 1;
         self.calls.put += 1;
@@ -228,7 +228,7 @@ impl ModelTube {
         let is_expired =
             |task: &Task| matches!(task.state, State::Ready | State::Buried) && task.expires <= now;
         let is_named =
-            |task: &Task| list.key.as_ref().is_none_or(|key| task.key.as_ref() == Some(key));
+            |task: &Task| list.key.as_ref().is_none_or(|key| task.key.as_deref() == Some(key));
         let tasks: Vec<ListedTask> = match list.order {
             ListOrder::Id { states, after } => {
                 let page = self.tasks().filter(|task| after.is_none_or(|after| task.id > after));
@@ -445,7 +445,7 @@ impl ModelTube {
         let is_over = is_over(now, &entry.task);
         let until = if is_over { entry.key_until() } else { now + entry.unique_for };
         if until > now {
-            self.ended.push(EndedKey { id, key, until });
+            self.ended.push(EndedKey { id, key: *key, until });
         }
     }
 

@@ -104,7 +104,7 @@ pub(super) fn estimate(rows: &Rows) -> usize {
     let changed = rows.inserts.len() + rows.updates.len() + rows.replaced.len();
     let tasks = changed + rows.removed.len() + rows.next_ids.len() + rows.pace.len();
     let keys = rows.keys.iter().map(|(_, change)| match change {
-        KeyChange::Insert(record) | KeyChange::Update(record) => record.key.as_str().len(),
+        KeyChange::Insert(record) | KeyChange::Update(record) => record.key.as_bytes().len(),
         KeyChange::Remove => 0,
     });
     let keys: usize = keys.map(|bytes| bytes + KEY_BYTES).sum();
@@ -187,7 +187,7 @@ fn encode_key(bytes: &mut Vec<u8>, key: i64, change: &KeyChange) {
     let given = unique_for.into_iter().chain(until);
     bytes.push(given.clone().fold(0, |flags, (flag, _)| flags | flag));
     given.for_each(|(_, number)| bytes.extend_from_slice(&number.to_le_bytes()));
-    encode_bytes(bytes, key.as_str().as_bytes());
+    encode_bytes(bytes, key.as_bytes());
 }
 
 fn encode_pace(bytes: &mut Vec<u8>, rows: &PaceRows) {

@@ -76,7 +76,7 @@ fn check_work(store: &SqliteStore) {
     assert_eq!(payload(store, 3), b"new");
     assert_eq!(payload(store, 2), b"2");
     let Reply::Tasks(shown) = must(store, peek("mail", 0..6)) else { panic!("tasks") };
-    let keys: Vec<_> = shown.iter().map(|task| task.key.as_ref().map(Key::as_str)).collect();
+    let keys: Vec<_> = shown.iter().map(|task| task.key.as_deref().map(Key::as_str)).collect();
     assert_eq!(keys, [Some("kept"), Some("ready"), Some("replaced"), None]);
 }
 

@@ -115,7 +115,7 @@ fn check_work(store: &(impl Store + ?Sized), tube: &TubeName) {
     assert_eq!(holder(store, tube, "replaced"), existing(3, State::Ready));
     assert_eq!(holder(store, tube, "gone"), existing(4, State::Done));
     let shown = peek(store, tube);
-    let keys: Vec<_> = shown.iter().map(|task| task.key.as_ref().map(Key::as_str)).collect();
+    let keys: Vec<_> = shown.iter().map(|task| task.key.as_deref().map(Key::as_str)).collect();
     assert_eq!(keys, [Some("kept"), Some("ready"), Some("replaced"), None]);
     assert_eq!(shown[2].body, Some(Body::new(b"\xa3new")));
     for (key, ids) in [("kept", vec![0]), ("ready", vec![2]), ("gone", vec![])] {
