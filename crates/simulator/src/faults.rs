@@ -119,7 +119,7 @@ pub fn draw_faults(plan: &Plan, rng: &mut Rng) -> Vec<Fault> {
     (0..count).map(|_| draw(rng)).collect()
 }
 
-/// Draws a crash for every few operations, and in some runs a disk that fails or is full for a while.
+/// Draws a crash for every few operations, and in some runs a disk that fails or is full for a while. Each ends before the next begins.
 fn draw_crashes(plan: &Plan, rng: &mut Rng) -> Vec<Fault> {
     let gap = CRASH_PAUSES * plan.pause_max;
     let gap_micros = gap.as_micros() as u64;
@@ -130,7 +130,7 @@ fn draw_crashes(plan: &Plan, rng: &mut Rng) -> Vec<Fault> {
             true => FaultKind::CrashServer(0),
             false => FaultKind::LosePower(0),
         };
-        let at = index * gap + Duration::from_micros(rng.u64(0..gap_micros / 2));
+        let at = index * gap + Duration::from_micros(rng.u64(0..gap_micros / 4));
         Fault { at, lasts: Duration::from_micros(rng.u64(1..gap_micros / 4)), kind }
     };
     (1..=plan.operations / (2 * CRASH_PAUSES)).map(draw).collect()

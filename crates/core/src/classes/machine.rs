@@ -137,12 +137,12 @@ impl Classes {
     }
 
     /// Adds a running task that another scheduler started: it counts from now on, whatever the
-    /// limits are. One whose time is over is about to end. Starts nothing.
+    /// limits are. One whose time is over is about to end, and counts in its class until then: the
+    /// time of a program begins later than its task. Starts nothing.
     pub fn resume(&mut self, now: Timestamp, ticket: Ticket, task: Resumed) {
         let Resumed { kind, started, limit, wish, .. } = task;
         let over = kind != TaskKind::Interactive && started + limit <= now;
         let class = match kind {
-            _ if over => 0,
             TaskKind::Interactive => 0,
             // The rules may have fewer classes than those under which it started.
             _ => task.class.min(self.rules.classes().len() as u8 - 1),

@@ -228,10 +228,12 @@ impl PoolRecord {
                 let number = |at: usize| parts.get(at).and_then(|part| part.parse::<i64>().ok());
                 let class = number(1).unwrap_or_default() as usize;
                 self.classes.insert(ticket.clone(), class);
-                // For a new leader, a task that has used up its time holds a backend only.
+                // Backends do not report that a task must end, because it was lowered below the time that it has used.
                 let ends_ms =
                     number(4).zip(number(3)).map(|(started, limit)| started + limit / 1_000);
-                if ends_ms.is_some_and(|ends_ms| ends_ms <= now_ms) { 0 } else { class }
+                let may_end =
+                    function != "start" && ends_ms.is_some_and(|ends_ms| ends_ms <= now_ms);
+                if may_end { 0 } else { class }
             })
             .collect();
         // A backend that was cut off reports runs whose tasks have other runs by now.

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::disk::{Disk, DiskFaults, MissingSync, ProcessEnd, SimulatedPlatform};
 use crate::faults::FaultKind;
-use crate::plan::Plan;
+use crate::plan::{CRASH_PAUSES, Plan, Scenario};
 use crate::planted::PlantedFault;
 
 /// How many crashes there are at most while one process starts.
@@ -23,11 +23,15 @@ const START_CRASHES_MAX: u32 = 2;
 const IDLE_MAX: Duration = Duration::from_secs(2);
 /// A crash happens within so many writes and syncs.
 const OPERATIONS_MAX: u32 = 60;
+/// The same where crashes follow each other.
+const CRASH_OPERATIONS_MAX: u32 = 30;
 
 /// The disk of a server with the embedded store.
 pub struct EmbeddedStorage {
     disk: Disk,
     started: Instant,
+    /// A crash happens within so many writes and syncs, or after so long.
+    crash_max: (u32, Duration),
     /// The faults that are there all the time.
     planted: DiskFaults,
     /// How many processes crashed while they started.
@@ -48,7 +52,13 @@ impl EmbeddedStorage {
         };
         let planted = DiskFaults { missing_sync, ..DiskFaults::default() };
         disk.set_faults(planted);
-        EmbeddedStorage { disk, started: Instant::now(), planted, start_crashes: Cell::new(0) }
+        let crash_max = match plan.scenario {
+            // Before the next crash is due.
+            Scenario::Crashes => (CRASH_OPERATIONS_MAX, CRASH_PAUSES * plan.pause_max / 2),
+            _ => (OPERATIONS_MAX, IDLE_MAX),
+        };
+        let (started, start_crashes) = (Instant::now(), Cell::new(0));
+        EmbeddedStorage { disk, started, crash_max, planted, start_crashes }
     }
 
     /// Starts a process on it. Some processes crash while they start, and the next one starts.
@@ -83,8 +93,9 @@ impl EmbeddedStorage {
     /// another fault.
     pub async fn crash(&self, how: ProcessEnd) -> bool {
         let process = self.disk.process();
-        self.disk.end_process_after(self.disk.random(OPERATIONS_MAX), how);
-        let until = Instant::now() + IDLE_MAX;
+        let (operations_max, idle_max) = self.crash_max;
+        self.disk.end_process_after(self.disk.random(operations_max), how);
+        let until = Instant::now() + idle_max;
         while self.disk.process() == process && Instant::now() < until {
             _ = tokio::time::timeout_at(until, self.disk.process_ended()).await;
         }

@@ -77,6 +77,21 @@ fn a_lowered_task_whose_time_is_over_ends_and_holds_only_its_backend() {
     assert_eq!(classes.remove(late, Ticket(0)), [started(1, 0, 3)]);
 }
 
+/// A new leader let a task of another scheduler whose time seemed to be over count for its backend only, and started another one of its
+/// class beside its program: the time of a program does not include its preparation.
+#[test]
+fn a_task_of_another_scheduler_counts_in_its_class_until_it_ends() {
+    let mut classes = pool([3, 2, 1]);
+    let (kind, limit) = (TaskKind::Explicit, secs(30));
+    let task = Resumed { kind, class: 2, started: NOW, limit, wish: limit };
+    let late = NOW + secs(31);
+    classes.resume(late, Ticket(0), task);
+    assert_eq!([0, 1, 2].map(|class| classes.load().running(class)), [1, 1, 1]);
+    assert_eq!(classes.arrive(late, Ticket(1), RunRequest::Timed(secs(30))), []);
+    assert_eq!(classes.audit(), Ok(()));
+    assert_eq!(classes.remove(late, Ticket(0)), [started(1, 2, 30)]);
+}
+
 #[test]
 fn a_denied_shell_lowers_one_default_task_by_one_class() {
     let mut classes = pool([1, 1, 1]);

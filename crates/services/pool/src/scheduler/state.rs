@@ -349,9 +349,11 @@ impl SchedulerState {
             tracing::debug!(?decision, "decided");
             match decision {
                 Decision::Start { ticket, class, limit } => self.start(now, ticket, class, limit),
-                Decision::Lower { ticket, class, limit, .. } => {
+                Decision::Lower { ticket, class, limit, stop } => {
                     let run = self.tasks.get_mut(&ticket).and_then(|task| task.running.as_mut());
-                    let before = run.and_then(|run| run.class.replace(class));
+                    // One that must end holds its backend only, also for the next leader.
+                    let counted = if stop { 0 } else { class };
+                    let before = run.and_then(|run| run.class.replace(counted));
                     self.counts.lower(before.filter(|before| *before != class));
                     Some(Action::Limit(ticket, limit.into()))
                 }
