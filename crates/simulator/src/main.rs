@@ -130,7 +130,7 @@ fn scenarios(options: &SimulateOptions, seed: u64) -> Vec<Scenario> {
         (None, None) => {
             // A pool takes much longer than the others.
             let is_due = |scenario: &Scenario| match scenario {
-                Scenario::Quiet => false,
+                Scenario::Quiet | Scenario::Crashes => false,
                 Scenario::Pool => seed.is_multiple_of(POOL_EVERY),
                 _ => true,
             };

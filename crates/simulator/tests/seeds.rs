@@ -67,11 +67,13 @@ fn fixed_seeds_of_a_server_that_crashes_often_break_no_promise() {
 /// Seeds that found faults of the product. 77: a power failure while a store was created left a seal file without content, and the
 /// folder was refused as damaged. 196: a disk that failed to read the header of the database once was reported as damage. 1000725:
 /// after a failed sync and a restart, a power failure left a database that was newer than the rest of its log, which hid a commit.
-/// 1049 of workers: a handler ran on for a third of its lease after that had ended.
+/// 1049 of workers: a handler ran on for a third of its lease after that had ended. 715 and 1036 of pool: a new leader started a task
+/// beside the program of another one of its class whose time seemed to be over.
 #[test]
 fn seeds_that_found_faults_pass() {
     let embedded = [77, 196, 1_000_725].map(|seed| (seed, Scenario::Embedded));
-    for (seed, scenario) in embedded.into_iter().chain([(1_049, Scenario::Workers)]) {
+    let pool = [715, 1_036].map(|seed| (seed, Scenario::Pool));
+    for (seed, scenario) in embedded.into_iter().chain([(1_049, Scenario::Workers)]).chain(pool) {
         let report = run(&Plan::draw(seed, scenario), &Mask::default(), None);
         assert_eq!(report.violation, None, "seed {seed}");
     }
