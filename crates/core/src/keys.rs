@@ -96,8 +96,15 @@ impl KeyHolder {
 /// The keys of tasks that have not ended, by the place of the slot. As puts gave them, so that nothing is allocated.
 #[derive(Debug, Default)]
 struct LivingKeys {
-    /// A chunk without keys has no memory.
-    chunks: Vec<Vec<Option<Box<KeyRequest>>>>,
+    chunks: Vec<KeyChunk>,
+    count: usize,
+}
+
+/// The keys of neighbouring places. One without keys gives its memory back, unless it is the only one: a tube with many tasks may
+/// have few keys.
+#[derive(Debug, Default)]
+struct KeyChunk {
+    places: Vec<Option<Box<KeyRequest>>>,
     count: usize,
 }
 
@@ -106,29 +113,36 @@ const CHUNK: usize = if cfg!(test) { 4 } else { 4096 };
 
 impl LivingKeys {
     fn get(&self, place: u32) -> Option<&KeyRequest> {
-        self.chunks.get(place as usize / CHUNK)?.get(place as usize % CHUNK)?.as_deref()
+        self.chunks.get(place as usize / CHUNK)?.places.get(place as usize % CHUNK)?.as_deref()
     }
 
     fn get_mut(&mut self, place: u32) -> Option<&mut Option<Box<KeyRequest>>> {
-        self.chunks.get_mut(place as usize / CHUNK)?.get_mut(place as usize % CHUNK)
+        self.chunks.get_mut(place as usize / CHUNK)?.places.get_mut(place as usize % CHUNK)
     }
 
     fn insert(&mut self, place: u32, request: Box<KeyRequest>) {
         let (chunk, at) = (place as usize / CHUNK, place as usize % CHUNK);
         if chunk >= self.chunks.len() {
-            self.chunks.resize_with(chunk + 1, Vec::new);
+            self.chunks.resize_with(chunk + 1, KeyChunk::default);
         }
         let chunk = &mut self.chunks[chunk];
-        if at >= chunk.len() {
-            chunk.resize_with(at + 1, || None);
+        if at >= chunk.places.len() {
+            chunk.places.resize_with(at + 1, || None);
         }
-        debug_assert!(chunk[at].is_none(), "the task at {place} has a key");
-        chunk[at] = Some(request);
+        debug_assert!(chunk.places[at].is_none(), "the task at {place} has a key");
+        chunk.places[at] = Some(request);
+        chunk.count += 1;
         self.count += 1;
     }
 
     fn remove(&mut self, place: u32) -> Option<Box<KeyRequest>> {
-        let removed = self.get_mut(place)?.take()?;
+        let is_only = self.chunks.len() == 1;
+        let chunk = self.chunks.get_mut(place as usize / CHUNK)?;
+        let removed = chunk.places.get_mut(place as usize % CHUNK)?.take()?;
+        chunk.count -= 1;
+        if chunk.count == 0 && !is_only {
+            *chunk = KeyChunk::default();
+        }
         self.count -= 1;
         Some(removed)
     }
@@ -285,7 +299,8 @@ impl TubeKeys {
 }
 
 fn remove_holder(by_key: &mut HashTable<KeyHolder>, released: KeyHolder) {
-    if let Ok(found) = by_key.find_entry(released.hash.whole(), |holder| holder.id == released.id) {
+    let is_released = |holder: &KeyHolder| holder.id == released.id && holder.hash == released.hash;
+    if let Ok(found) = by_key.find_entry(released.hash.whole(), is_released) {
         found.remove();
     }
 }
@@ -317,7 +332,9 @@ impl TubeKeys {
             Some((slot.id, &request.held.key))
         });
         let living: Vec<_> = living.collect();
-        let stored = self.living.chunks.iter().flatten().flatten().count();
+        let stored = |chunk: &KeyChunk| chunk.places.iter().flatten().count();
+        assert!(self.living.chunks.iter().all(|chunk| stored(chunk) == chunk.count));
+        let stored: usize = self.living.chunks.iter().map(stored).sum();
         assert_eq!((living.len(), stored), (self.living.count, self.living.count));
         assert_eq!(self.by_key.len(), living.len() + self.ended.len() + self.released.len());
         assert_eq!(self.by_until.len(), self.ended.len());
@@ -345,6 +362,20 @@ mod tests {
     #[test]
     fn a_holder_stays_small() {
         assert_eq!(size_of::<KeyHolder>(), 12);
+    }
+
+    /// A tube of many tasks with one key at a time kept eight bytes for each place that had a key once.
+    #[test]
+    fn places_without_keys_have_no_memory() {
+        let mut living = LivingKeys::default();
+        let request = || Box::new(KeyRequest::new(Key::new("invoice").unwrap()));
+        for place in 0..10 * CHUNK as u32 {
+            living.insert(place, request());
+            assert_eq!(living.remove(place), Some(request()));
+            assert!(living.remove(place).is_none() && living.get(place).is_none());
+        }
+        let places: usize = living.chunks.iter().map(|chunk| chunk.places.capacity()).sum();
+        assert!(places <= CHUNK, "{places} places have memory");
     }
 
     #[test]
