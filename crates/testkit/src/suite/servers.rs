@@ -97,7 +97,8 @@ pub fn tasks_of_a_dead_server_are_given_back<D: SharedDatabase>() {
         }
         // Its session ends by the clock of the database, which is far beyond that of the caller.
         let ticked = store.execute(FAR, vec![Command::Tick { limit: 10, seed: 0 }]).await.replies;
-        assert_eq!(ticked, [Ok(Reply::Ticked(1))]);
+        // How many steps that takes is for the store to decide.
+        assert!(matches!(ticked[..], [Ok(Reply::Ticked(1..))]), "{ticked:?}");
         assert_eq!(ack(&store, &tube, &task), Outcome::Stale, "the lease is worth nothing now");
         let again = take(&store, &tube, 1);
         assert_eq!(again.iter().map(|task| task.attempts).collect::<Vec<_>>(), [1]);
