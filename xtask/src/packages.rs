@@ -18,6 +18,9 @@ const PRIVATE: [&str; 6] = [
 /// Files that each package has, besides its sources.
 const NEEDED: [&str; 4] = ["Cargo.toml", "README.md", "LICENSE-MIT", "LICENSE-APACHE"];
 
+/// A file of one package, and its path there: the program would have no documents without those that its build packs.
+const NEEDED_BY: [(&str, &str); 1] = [("taskyard-documents-", "docs/README.md")];
+
 /// The README files of packages that have their own: it is shown where the other files of the repository are not.
 const OWN_READMES: [&str; 2] = ["crates/client/README.md", "crates/worker/README.md"];
 
@@ -44,7 +47,7 @@ pub fn run() -> Result<(), String> {
     }
     for name in packed {
         let listed = shell::output(shell::program("tar").arg("-tzf").arg(folder.join(&name)))?;
-        let missing = missing(&listed);
+        let missing = missing(&name, &listed);
         if !missing.is_empty() {
             return Err(format!("the package {name} has no {}", missing.join(", no ")));
         }
@@ -63,11 +66,13 @@ fn packed_in(folder: &Path) -> Result<Vec<String>, String> {
 }
 
 /// The needed files that are not among those of a package, each in the folder of its name and version.
-fn missing(listed: &str) -> Vec<&'static str> {
+fn missing(package: &str, listed: &str) -> Vec<&'static str> {
     let is_listed = |needed: &&str| {
         listed.lines().any(|path| path.split_once('/').is_some_and(|(_, file)| file == *needed))
     };
-    NEEDED.into_iter().filter(|needed| !is_listed(needed)).collect()
+    let own = NEEDED_BY.into_iter().filter(|(name, _)| package.starts_with(name));
+    let needed = NEEDED.into_iter().chain(own.map(|(_, file)| file));
+    needed.filter(|needed| !is_listed(needed)).collect()
 }
 
 /// The first link of a page to a file beside it.
@@ -89,9 +94,14 @@ mod tests {
     #[test]
     fn a_package_without_a_needed_file_is_found() {
         let all = NEEDED.map(|file| format!("a-0.1.0/{file}")).join("\n");
-        assert!(missing(&all).is_empty());
+        let package = "a-0.1.0.crate";
+        assert!(missing(package, &all).is_empty());
         let nested = all.replace("a-0.1.0/README.md", "a-0.1.0/docs/README.md");
-        assert_eq!(missing(&nested), ["README.md"]);
-        assert_eq!(missing(""), NEEDED);
+        assert_eq!(missing(package, &nested), ["README.md"]);
+        assert_eq!(missing(package, ""), NEEDED);
+        // The folder of documents is a link in the repository, which a package follows.
+        let documents = "taskyard-documents-0.1.0.crate";
+        assert_eq!(missing(documents, &all), ["docs/README.md"]);
+        assert!(missing(documents, &format!("{all}\na-0.1.0/docs/README.md")).is_empty());
     }
 }

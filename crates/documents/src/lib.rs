@@ -1,7 +1,7 @@
 //! The documents of the project as pages of its server, at `/docs`.
 //!
 //! The texts are compressed in the program and unpacked by the first request. A browser gets a page, every other client the text
-//! as it was written. There are no scripts: a page is made on each request. The crate knows nothing of tasks.
+//! as it was written. There are no scripts: a page is made by its first request and kept. The crate knows nothing of tasks.
 //!
 //! Start reading at [`router`], then `markdown.rs`, which makes a page of a text.
 
@@ -29,6 +29,12 @@ const PAGE: &str = include_str!("page.html");
 const POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'self'; \
                       frame-ancestors 'none'; object-src 'none'";
 
+/// A document, and its page once a browser has asked for it.
+struct Document {
+    text: String,
+    page: OnceLock<String>,
+}
+
 /// The pages. They show no data.
 pub fn router() -> Router {
     // Relative, so that the pages also work below a path of a proxy.
@@ -49,18 +55,35 @@ pub fn is_page(path: &str) -> bool {
 
 /// A document: as a page for a browser, as text for every other client.
 fn answer(path: &str, headers: &HeaderMap) -> Response {
-    let Some(text) = document(path) else {
+    let Some(document) = documents().get(path) else {
         let message = "no such document; /docs/ lists them\n";
         return (StatusCode::NOT_FOUND, message).into_response();
     };
-    let accepted = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if !accepted.contains("text/html") {
+    if !accepts_html(headers) {
         let kind = "text/markdown; charset=utf-8";
-        return ([(CONTENT_TYPE, kind), (VARY, "accept")], text).into_response();
+        return ([(CONTENT_TYPE, kind), (VARY, "accept")], document.text.as_str()).into_response();
     }
     let kind = "text/html; charset=utf-8";
     let headers = [(CONTENT_TYPE, kind), (VARY, "accept"), (CONTENT_SECURITY_POLICY, POLICY)];
-    (headers, page(path, text)).into_response()
+    let html = document.page.get_or_init(|| page(path, &document.text));
+    (headers, html.as_str()).into_response()
+}
+
+/// Whether a client asks for pages by name, as browsers do. `*/*` is no such request.
+fn accepts_html(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|range| {
+        let mut parts = range.split(';').map(str::trim);
+        let is_html = parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case("text/html"));
+        is_html && !parts.any(is_refusal)
+    })
+}
+
+/// Whether a parameter is a quality of zero, such as `q=0.0`.
+fn is_refusal(parameter: &str) -> bool {
+    parameter.split_once('=').is_some_and(|(name, value)| {
+        name.eq_ignore_ascii_case("q") && value.trim_matches(['0', '.']).is_empty()
+    })
 }
 
 /// The page of a document.
@@ -76,11 +99,14 @@ fn page(path: &str, text: &str) -> String {
 /// Whether a link leads to a document: the files of the repository are not here.
 fn is_linked(from: &str, link: &str) -> bool {
     let file = link.split('#').next().unwrap_or_default();
-    file.is_empty() || resolve(from, file).is_some_and(|path| document(&path).is_some())
+    file.is_empty() || resolve(from, file).is_some_and(|path| documents().contains_key(&path))
 }
 
-/// The path that a link in the document `from` means.
+/// The path that a link in the document `from` means. A link from the root leads to no document.
 fn resolve(from: &str, link: &str) -> Option<String> {
+    if link.starts_with('/') {
+        return None;
+    }
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
     for part in link.split('/') {
@@ -93,26 +119,22 @@ fn resolve(from: &str, link: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// The text of a document.
-fn document(path: &str) -> Option<&'static str> {
-    documents().get(path).map(String::as_str)
-}
-
 /// All documents by their paths.
-fn documents() -> &'static BTreeMap<String, String> {
-    static DOCUMENTS: OnceLock<BTreeMap<String, String>> = OnceLock::new();
-    DOCUMENTS.get_or_init(|| unpacked(PACKED).unwrap_or_default())
+fn documents() -> &'static BTreeMap<String, Document> {
+    static DOCUMENTS: OnceLock<BTreeMap<String, Document>> = OnceLock::new();
+    DOCUMENTS.get_or_init(|| unpacked(PACKED).expect("the build script packed it"))
 }
 
 /// Reads what the build script has packed.
-fn unpacked(packed: &[u8]) -> Option<BTreeMap<String, String>> {
+fn unpacked(packed: &[u8]) -> Option<BTreeMap<String, Document>> {
     let bytes = miniz_oxide::inflate::decompress_to_vec(packed).ok()?;
     let text = String::from_utf8(bytes).ok()?;
     let (mut documents, mut rest) = (BTreeMap::new(), text.as_str());
     while let Some((head, after)) = rest.split_once('\n') {
         let (path, length) = head.rsplit_once(' ')?;
-        let (document, next) = after.split_at_checked(length.parse().ok()?)?;
-        documents.insert(path.to_owned(), document.to_owned());
+        let (text, next) = after.split_at_checked(length.parse().ok()?)?;
+        let document = Document { text: text.to_owned(), page: OnceLock::new() };
+        documents.insert(path.to_owned(), document);
         rest = next;
     }
     Some(documents)

@@ -92,7 +92,7 @@ fn no_text_becomes_a_script() {
 #[test]
 fn every_document_has_a_page_whose_tags_close_and_whose_links_resolve() {
     let pages: BTreeMap<_, _> =
-        documents().iter().map(|(path, text)| (path.as_str(), page(path, text))).collect();
+        documents().iter().map(|(path, found)| (path.as_str(), page(path, &found.text))).collect();
     assert!(pages.len() > 45 && pages.contains_key("guides/unique-work.md"));
     for (path, html) in &pages {
         let mut open = Vec::new();
@@ -133,10 +133,34 @@ fn browsers_get_pages_and_other_clients_the_text() {
     for path in ["none.md", "../README.md", "guides", "SUMMARY.md", ""] {
         assert_eq!(get(None, path).status(), StatusCode::NOT_FOUND, "{path}");
     }
+    let requests = [
+        (&["application/json", "TEXT/html;q=0.9"][..], true),
+        (&["text/html ; level=1"], true),
+        (&["text/html; q=0.0, */*"], false),
+        (&["text/html;Q=0"], false),
+        (&["text/htmlx, a/text/html"], false),
+    ];
+    for (values, is_html) in requests {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(ACCEPT, HeaderValue::from_static(value));
+        }
+        assert_eq!(accepts_html(&headers), is_html, "{headers:?}");
+    }
     assert!(is_page("/docs") && is_page("/docs/start.md") && !is_page("/docs-old"));
 }
 
-/// The documents cost under 1 MB of the program; most of it is tables of the command line and of the benchmark.
+#[test]
+fn links_lead_to_documents_only_from_where_they_are() {
+    assert!(is_linked("start.md", "tubes.md#a") && is_linked("guides/unique-work.md", "#a"));
+    assert!(is_linked("guides/unique-work.md", "../tubes.md"));
+    // A link from the root was shown as one to a document, but led to another page of the server, or to another server.
+    for link in ["/tubes.md", "//tubes.md", "../tubes.md", "none.md"] {
+        assert!(!is_linked("start.md", link), "{link}");
+    }
+}
+
+/// The documents cost under 300,000 bytes of the program; most of it is tables of the command line and of the benchmark.
 #[test]
 fn the_documents_are_small() {
     assert!(PACKED.len() < 300_000, "{} bytes", PACKED.len());

@@ -14,8 +14,9 @@ const WAITS: [&str; 3] = [
 
 /// The OpenAPI document of a server that lets requests wait no longer than this, as JSON text.
 pub(crate) fn document(wait_seconds_max: f64) -> String {
-    let text = miniz_oxide::inflate::decompress_to_vec(DOCUMENT).unwrap_or_default();
-    let mut document: Value = serde_json::from_slice(&text).unwrap_or_default();
+    let text = miniz_oxide::inflate::decompress_to_vec(DOCUMENT);
+    let text = text.expect("the build script packed it");
+    let mut document: Value = serde_json::from_slice(&text).expect("the build script packed it");
     for field in WAITS {
         if let Some(field) = document.pointer_mut(&format!("/components/schemas/{field}")) {
             field["maximum"] = json!(wait_seconds_max);

@@ -40,17 +40,65 @@ fn row(key: &SettingKey) -> String {
     format!("| {option} | {places} | {default} | {} |\n", code_in(&meaning))
 }
 
-/// A help text with options and variables as code, so that no page shows them as anything else.
+/// A help text with commands, options, variables and URLs as code, so that no page shows them as anything else.
 fn code_in(help: &str) -> String {
-    let words = help.split(' ').map(|word| {
-        let end = word.trim_end_matches([',', '.', ';', ':', ')']);
-        let is_code = end.starts_with("--") || end.starts_with("TASKYARD_") || end.contains("://");
-        match is_code && !end.contains('`') {
-            true => format!("`{end}`{}", &word[end.len()..]),
-            false => word.replace('<', "&lt;"),
+    let (mut words, mut shown) = (help.split(' ').peekable(), Vec::new());
+    while let Some(word) = words.next() {
+        let mut code = word.to_owned();
+        // A command goes on with its words until an option ends it, an option with its value.
+        while continues(&code, words.peek().copied().unwrap_or_default()) {
+            code = format!("{code} {}", words.next().unwrap_or_default());
         }
-    });
-    words.collect::<Vec<_>>().join(" ")
+        let end = without_mark(&code);
+        shown.push(match is_code(end) && !end.contains('`') {
+            true => format!("`{end}`{}", &code[end.len()..]),
+            false => code.replace('<', "&lt;"),
+        });
+    }
+    shown.join(" ")
+}
+
+/// A text without the punctuation mark behind it. The colon of the URL `memory:` is none.
+fn without_mark(text: &str) -> &str {
+    let text = text.trim_end_matches([',', '.', ';', ')']);
+    if text == "memory:" { text } else { text.trim_end_matches([',', '.', ';', ':', ')']) }
+}
+
+/// Whether a word belongs to the code that this begins.
+fn continues(code: &str, next: &str) -> bool {
+    let (first, last) = (code.split(' ').next(), code.rsplit(' ').next().unwrap_or_default());
+    let is_value = |word: &str| {
+        let name = without_mark(word).rsplit(':').next().unwrap_or_default();
+        name.len() > 1 && name.chars().all(|c| c.is_ascii_uppercase())
+    };
+    let is_command = first == Some("taskyard") && !code.contains(" --") && !next.is_empty();
+    let may_continue = if last.starts_with("--") { is_value(next) } else { is_command };
+    may_continue && without_mark(last) == last
+}
+
+/// Whether a text is a command, an option, a variable, an address or a URL.
+fn is_code(text: &str) -> bool {
+    let begins = ["--", "TASKYARD_", "taskyard "].iter().any(|begin| text.starts_with(begin));
+    begins || text.contains(':')
+}
+
+#[test]
+fn code_marks_cover_a_whole_command() {
+    for (help, marked) in [
+        ("see taskyard user --help. It is", "see `taskyard user --help`. It is"),
+        ("as --store sqlite:DIR", "as `--store sqlite:DIR`"),
+        (
+            "see taskyard user --help for --users FILE now",
+            "see `taskyard user --help` for `--users FILE` now",
+        ),
+        (
+            "memory:, sqlite:DIR; see taskyard simulate",
+            "`memory:`, `sqlite:DIR`; see `taskyard simulate`",
+        ),
+        ("that of --tls-cert: SIGHUP <reads>", "that of `--tls-cert`: SIGHUP &lt;reads>"),
+    ] {
+        assert_eq!(code_in(help), marked);
+    }
 }
 
 #[test]

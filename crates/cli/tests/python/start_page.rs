@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use taskyard_testkit::server_process::shown_iproto;
 
-use crate::document_page::{DocumentPage, assert_start_screen, normalized};
+use crate::document_page::{DocumentPage, assert_start_screen, normalized, with_addresses};
 use crate::package::interpreter;
 use crate::process::{Running, Serving, binary};
 
@@ -85,6 +85,7 @@ fn every_command_of_the_start_page_runs() {
     start.run("taskyard peek mail", &server);
 
     let program = start.page.blocks(&["python"]).remove(0).text;
+    let program = with_addresses(&program, &[]);
     fs::write(start.path("tasks.py"), &program).unwrap();
     let mut worker = start.worker(&server);
     let shown = start.shown("taskyard worker tasks:app");
@@ -126,7 +127,8 @@ impl StartPage {
         let session = self.shown("python3 -m venv");
         let iproto = shown_iproto(&server.screen);
         let (host, port) = iproto.rsplit_once(':').expect("it has a port");
-        let code = session.replace("\"127.0.0.1\", 3301", &format!("\"{host}\", {port}"));
+        let own = format!("\"{host}\", {port}");
+        let code = with_addresses(&session, &[("\"127.0.0.1\", 3301", &own)]);
         let (_, code) = code.split_once(">>>").expect("the session has statements");
         fs::write(self.path("session.txt"), format!(">>>{code}")).unwrap();
         let mut python = Command::new(&self.python);

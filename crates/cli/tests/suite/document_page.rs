@@ -69,10 +69,20 @@ impl DocumentPage {
     }
 }
 
+/// The text with the addresses that a document shows replaced by those of the server. None of the usual ports is left: a reworded page
+/// would reach another server of this machine.
+#[track_caller]
+pub fn with_addresses(text: &str, addresses: &[(&str, &str)]) -> String {
+    let left = addresses.iter().fold(text.to_owned(), |left, (shown, _)| left.replace(shown, " "));
+    let has_usual_port = left.contains(":7070") || left.contains("3301");
+    assert!(!has_usual_port, "an address is not that of the tested server: {text}");
+    addresses.iter().fold(text.to_owned(), |text, (shown, own)| text.replace(shown, own))
+}
+
 /// Runs a command of a document with a shell. The addresses of the document are those of the server.
 fn shell(command: &str, server: &Serving, folder: &Path) -> std::process::Output {
     let http = server.url.trim_start_matches("http://");
-    let command = command.replace("localhost:7070", http).replace("127.0.0.1:7070", http);
+    let command = with_addresses(command, &[("localhost:7070", http), ("127.0.0.1:7070", http)]);
     let program = binary();
     let programs = Path::new(program.get_program()).parent().expect("it is in a folder");
     let path = std::env::var("PATH").unwrap_or_default();
@@ -211,4 +221,10 @@ fn times_and_numbers_of_a_run_are_not_compared() {
     assert_ne!(normalized("0:6 0"), normalized("1:6 0"));
     assert_ne!(normalized("acked 0"), normalized("acked 1"));
     assert_ne!(normalized("{\"id\":0}"), normalized("{\"id\":1}"));
+}
+
+#[test]
+#[should_panic(expected = "not that of the tested server: curl 127.1:7070")]
+fn an_address_in_other_words_does_not_run() {
+    with_addresses("curl 127.1:7070", &[("127.0.0.1:7070", "127.0.0.1:40000")]);
 }

@@ -11,6 +11,7 @@ mod crash;
 mod demo;
 mod deploy;
 mod document_page;
+mod documents;
 mod exits;
 mod guides;
 mod help;

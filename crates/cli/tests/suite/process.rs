@@ -287,6 +287,11 @@ pub fn http_get(url: &str, path: &str) -> String {
     http(url, &format!("GET {path}"), "")
 }
 
+/// The same with this header.
+pub fn http_get_with(header: &str, url: &str, path: &str) -> String {
+    http(url, &format!("GET {path}"), &format!("{header}\r\n\r\n"))
+}
+
 /// The complete HTTP response to a POST of JSON.
 pub fn http_post(url: &str, path: &str, json: &str) -> String {
     let length = json.len();

@@ -4,10 +4,9 @@
 use std::fs;
 use std::process::Command;
 
-use taskyard_testkit::recorded_output::record;
 use taskyard_testkit::server_process::shown_url;
 
-use crate::process::{Running, TOKEN, binary, http_get, run, token_file};
+use crate::process::{Running, TOKEN, binary, http_get, http_get_with, run, token_file};
 
 /// The command line of a process, as every user of the machine can read it.
 fn command_line(process: u32) -> String {
@@ -86,13 +85,5 @@ fn no_answer_and_no_log_shows_a_token() {
 
 /// The response to a GET with the token.
 fn http_get_with_token(url: &str, path: &str) -> String {
-    use std::io::{Read, Write};
-    let address = url.trim_start_matches("http://");
-    let mut stream = std::net::TcpStream::connect(address).unwrap();
-    let head = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
-    stream.write_all(format!("{head}Authorization: Bearer {TOKEN}\r\n\r\n").as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    record("answers", &answer);
-    answer
+    http_get_with(&format!("Authorization: Bearer {TOKEN}"), url, path)
 }

@@ -186,6 +186,22 @@ fn requests() -> Vec<RoleRequest> {
     requests.collect()
 }
 
+// One step checks rights, query and content type. A user without the role must not learn from the answer what else is wrong.
+#[tokio::test]
+async fn a_missing_role_is_refused_before_a_query_and_a_query_before_the_content() {
+    let fixture = server(&["*"]).await;
+    let reader = token_of(Role::Read, "*");
+    for (token, path, status, code) in [
+        (reader.as_str(), "/v1/tubes/mail/put?x=1", 403, "forbidden"),
+        (ADMIN_TOKEN, "/v1/tubes/mail/put?x=1", 400, "invalid"),
+        (ADMIN_TOKEN, "/v1/tubes/mail/put", 415, "unsupported_media_type"),
+    ] {
+        let request = fixture.request(Method::POST, path).bearer_auth(token);
+        let request = request.header("content-type", "text/plain").body("{}");
+        Answer::of(request.send().await.unwrap()).await.refused(status, code);
+    }
+}
+
 #[tokio::test]
 async fn every_endpoint_has_a_case() {
     let fixture = Fixture::new().await;
