@@ -64,6 +64,13 @@ fn fixed_seeds_of_a_server_that_crashes_often_break_no_promise() {
     check(Scenario::Crashes, 12);
 }
 
+/// A crash hid the reply of a put, so the judge of lists did not know that its task had a time to live, and missed it when that was over.
+#[test]
+fn a_task_of_an_unknown_put_may_expire() {
+    let report = run(&Plan::draw(107, Scenario::Crashes), &Mask::default(), None);
+    assert_eq!(report.violation, None);
+}
+
 /// Seeds that found faults of the product. 77: a power failure while a store was created left a seal file without content, and the
 /// folder was refused as damaged. 196: a disk that failed to read the header of the database once was reported as damage. 1000725:
 /// after a failed sync and a restart, a power failure left a database that was newer than the rest of its log, which hid a commit.

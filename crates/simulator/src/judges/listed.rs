@@ -25,17 +25,18 @@ pub fn judge(evidence: &Evidence<'_>) -> Option<String> {
     if lists.is_empty() {
         return None;
     }
-    let may_expire: HashSet<_> = evidence
+    // A task whose put has an unknown outcome may be one with a time to live.
+    let stays: HashSet<_> = evidence
         .puts
         .values()
-        .filter_map(|put| put.task.ttl.is_some().then_some((put.tube, put.placed?.id)))
+        .filter_map(|put| put.task.ttl.is_none().then_some((put.tube, put.placed?.id)))
         .collect();
     lists.iter().find_map(|list| {
         let of_tube = |(tube, id): (&TubeName, TaskId)| (tube == list.tube).then_some(id);
         let kicked = evidence.kicked.keys().copied().filter_map(of_tube);
         let changed = evidence.changes.keys().copied().filter_map(of_tube);
         let ids: BTreeSet<TaskId> = kicked.chain(changed).collect();
-        ids.into_iter().filter(|id| !may_expire.contains(&(list.tube, *id))).find_map(|id| {
+        ids.into_iter().filter(|id| stays.contains(&(list.tube, *id))).find_map(|id| {
             let name = || format!("task {id} of '{}'", list.tube);
             if is_surely_buried(evidence, list, id) && !list.ids.contains(&id) {
                 return Some(format!("{} is buried, and not in the list of buried tasks", name()));
