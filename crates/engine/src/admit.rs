@@ -62,10 +62,11 @@ impl EventLoop {
     /// Admits a job: its commands join the batch, are held for the next one, or wait.
     pub fn admit(&mut self, job: Job) {
         let takes = !job.takes.is_empty();
-        let job_slot = self.jobs.open(job.id, job.commands.len(), job.takes, job.reply);
-        self.batch.reserve(job.commands.len());
+        let mut commands = job.commands;
+        let job_slot = self.jobs.open(job.id, commands.len(), job.takes, job.reply);
+        self.batch.reserve(commands.len());
         let abandoned = takes && self.jobs.is_abandoned(job_slot);
-        for (index, mut command) in job.commands.into_iter().enumerate() {
+        for (index, mut command) in commands.drain(..).enumerate() {
             let slot = ReplySlot { job: job_slot, index };
             if let Command::Schedule(schedule) = &mut command
                 && let Err(refusal) = self.prepare_schedule(schedule)
@@ -97,6 +98,7 @@ impl EventLoop {
                 }
             }
         }
+        self.batch.reuse(commands);
     }
 
     fn admit_in_order(&mut self, side: Side, slot: ReplySlot, command: Command) {
@@ -139,6 +141,9 @@ impl EventLoop {
 
     /// Admits the postponed drops of tubes, now that the waiting consumers are known.
     pub fn admit_late_drops(&mut self) {
+        if self.late_drops.is_empty() {
+            return;
+        }
         for (slot, command) in std::mem::take(&mut self.late_drops) {
             if let Command::DropTube { tube } = &command {
                 let tube = tube.clone();

@@ -29,6 +29,9 @@ use crate::trace_notes::TraceNotes;
 use crate::waiters::{Side, WaiterId, Waiters, Waiting};
 use crate::workers::{WorkerInfo, WorkerNotes, WorkerRegistry};
 
+/// A longer list of commands is freed instead of being reused.
+const REUSED_MAX: usize = 1_024;
+
 /// The state of the event loop.
 pub(crate) struct EventLoop {
     pub(crate) inbox: Arc<Inbox>,
@@ -48,7 +51,9 @@ pub(crate) struct EventLoop {
     pub(crate) waiters: Waiters,
     pub(crate) listeners: Listeners,
     /// The batch under construction.
-    pub(crate) batch: Batch,
+    pub(crate) batch: Box<Batch>,
+    /// An empty one, whose allocations the next batch reuses.
+    pub(crate) spare_batch: Option<Box<Batch>>,
     pub(crate) takes: OrderGuard,
     pub(crate) puts: OrderGuard,
     /// Drops of tubes that are admitted at the end of the turn, when it is known whether consumers
@@ -77,6 +82,8 @@ pub(crate) struct EventLoop {
 #[derive(Default)]
 pub(crate) struct Batch {
     commands: Vec<Command>,
+    /// Empty; its allocation is for the commands after these, which the store keeps.
+    spare: Vec<Command>,
     origins: Vec<Origin>,
     /// Copies of the commands that may have to wait, in order.
     parkable: Vec<Command>,
@@ -143,7 +150,8 @@ impl EventLoop {
             jobs: Jobs::default(),
             waiters: Waiters::default(),
             listeners: Listeners::default(),
-            batch: Batch::default(),
+            batch: Box::default(),
+            spare_batch: None,
             takes: OrderGuard::default(),
             puts: OrderGuard::default(),
             late_drops: Vec::new(),
@@ -173,12 +181,18 @@ impl EventLoop {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
-        let waiting = [self.waiters.next_deadline(), self.listeners.next_deadline()];
         let sample = self.series.as_ref().and_then(Collector::next_sample);
         let options = self.recorder.as_ref().and_then(|recorder| recorder.next_read(self.now));
-        let due = [self.ticks.next(), self.scheduler.next(), self.next_poll, sample, options];
-        let deadlines = due.into_iter().chain(waiting);
-        deadlines.flatten().min()
+        let deadlines = [
+            self.ticks.next(),
+            self.scheduler.next(),
+            self.next_poll,
+            sample,
+            options,
+            self.waiters.next_deadline(),
+            self.listeners.next_deadline(),
+        ];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Runs one turn. Returns the emptied job queue for reuse.
@@ -266,6 +280,9 @@ impl EventLoop {
             self.next_poll = Some(self.now + every);
             remote_changes.anything = true;
         }
+        if remote_changes.is_empty() {
+            return;
+        }
         if remote_changes.events || remote_changes.anything {
             self.listeners.new_events.add(NewEvents::All);
         }
@@ -308,20 +325,25 @@ impl EventLoop {
         let mut progress = false;
         if !self.batch.commands.is_empty() {
             self.now = self.timeline.now();
-            let mut batch = std::mem::take(&mut self.batch);
+            let mut batch = self.take_batch();
             let commands = batch.take_commands();
             let count = commands.len();
             self.note_commands(&commands, &mut batch);
             let now = self.timeline.to_store(self.now);
             let executed = self.waits.complete(self.store.execute(now, commands)).await;
             progress = self.apply_executed(&mut batch, count, executed);
-            // Its allocations are reused for the next batch.
-            self.batch = batch;
+            self.spare_batch = Some(batch);
         }
         self.takes.open();
         self.puts.open();
         self.send_finished();
         progress
+    }
+
+    /// The batch under construction; another one begins.
+    pub(crate) fn take_batch(&mut self) -> Box<Batch> {
+        let next = self.spare_batch.take().unwrap_or_default();
+        std::mem::replace(&mut self.batch, next)
     }
 
     /// Notes the commands of a batch for the time series, the list of workers and the trace.
@@ -527,7 +549,15 @@ impl Batch {
 
     /// Moves the commands out of the batch.
     pub fn take_commands(&mut self) -> Vec<Command> {
-        std::mem::take(&mut self.commands)
+        let spare = std::mem::take(&mut self.spare);
+        std::mem::replace(&mut self.commands, spare)
+    }
+
+    /// Keeps the allocation of an emptied list of commands for a later batch, if it is the largest.
+    pub fn reuse(&mut self, emptied: Vec<Command>) {
+        if (self.spare.capacity() + 1..=REUSED_MAX).contains(&emptied.capacity()) {
+            self.spare = emptied;
+        }
     }
 
     /// The index of the next command.

@@ -368,7 +368,8 @@ impl Wake for Inbox {
 }
 
 impl RemoteChanges {
-    fn is_empty(&self) -> bool {
+    /// Whether nothing has changed.
+    pub fn is_empty(&self) -> bool {
         self.tubes.is_empty() && !self.events && !self.anything
     }
 }

@@ -27,7 +27,7 @@ const SURPLUS_MIN: u64 = 1_000;
 /// A batch in flight.
 struct PipelinedBatch<'a> {
     pending: Pending<'a, Executed>,
-    batch: Batch,
+    batch: Box<Batch>,
     count: usize,
     /// Whether all its commands may run beside other batches.
     plain: bool,
@@ -86,10 +86,11 @@ impl EventLoop {
 
     /// Gives the batch under construction to the store, unless it is empty.
     fn dispatch<'a>(&mut self, store: &'a dyn Store) -> Option<PipelinedBatch<'a>> {
-        let mut batch = std::mem::take(&mut self.batch);
+        let mut batch = self.take_batch();
         let commands = batch.take_commands();
         let parkable = [self.takes.take_first_parkable(), self.puts.take_first_parkable()];
         if commands.is_empty() {
+            self.spare_batch = Some(batch);
             return None;
         }
         self.now = self.timeline.now();
@@ -100,9 +101,10 @@ impl EventLoop {
         Some(PipelinedBatch { pending, batch, count, plain, wanted, parkable })
     }
 
-    fn complete(&mut self, mut batch: Batch, count: usize, executed: Executed) -> bool {
+    fn complete(&mut self, mut batch: Box<Batch>, count: usize, executed: Executed) -> bool {
         self.ready_counts.clone_from(&executed.effects.ready);
         let progress = self.apply_executed(&mut batch, count, executed);
+        self.spare_batch = Some(batch);
         self.send_finished();
         progress
     }

@@ -144,6 +144,11 @@ impl Scheduler {
         self.queued.is_empty()
     }
 
+    /// Whether schedules fire in the next batch, or have fired in the latest one.
+    pub fn has_fires(&self) -> bool {
+        !self.queued.is_empty() || !self.sent.is_empty()
+    }
+
     /// Forgets the error of a schedule that is set anew or removed, or that fired.
     fn forget(&mut self, name: &ScheduleName) {
         self.notes.errors.remove(name);

@@ -10,6 +10,22 @@ impl EventLoop {
     /// Builds the next batch: tasks to return, held commands, and the oldest waiters of every tube
     /// that has something for them.
     pub fn stage(&mut self) {
+        if self.has_to_stage() {
+            self.stage_batch();
+        }
+        self.send_finished();
+    }
+
+    /// Whether a batch follows the one that has just run. After most turns nothing does.
+    fn has_to_stage(&self) -> bool {
+        !self.returns.is_empty()
+            || self.scheduler.has_fires()
+            || self.listeners.new_events.any()
+            || !self.takes.is_clear()
+            || !self.puts.is_clear()
+    }
+
+    fn stage_batch(&mut self) {
         for command in std::mem::take(&mut self.returns) {
             self.batch.push(Origin::Return, command);
         }
@@ -26,7 +42,6 @@ impl EventLoop {
                 self.wake(side, &tube, amount);
             }
         }
-        self.send_finished();
     }
 
     /// Adds the oldest waiters of a tube that has `amount` tasks or that much free capacity, or

@@ -75,7 +75,9 @@ impl Collector {
                 Err(_) => {}
             }
         }
-        self.registry.advance(moment.wall);
+        if !is_current {
+            self.registry.advance(moment.wall);
+        }
         self.schedule(moment);
     }
 
