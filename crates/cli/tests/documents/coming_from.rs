@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use serde_json::Value;
 use taskyard_testkit::free_port;
 use taskyard_testkit::tarantool::QUEUE_MODULE;
 
@@ -22,16 +23,11 @@ plays! {
 impl Play {
     /// The tasks of the tube `mail`, each as its state and payload, in the order of their ids.
     fn mail(&self) -> Vec<String> {
-        let printed = self.succeed("taskyard tasks mail --json");
-        let part = |line: &str, name: &str| {
-            let value = line.split_once(&format!("\"{name}\":")).expect("it has the field").1;
-            value.split("},").next().unwrap_or_default().to_owned()
-        };
+        // There is no tube before the first put.
+        let printed = self.succeed("taskyard tasks mail --json 2> none || true");
         let task = |line: &str| {
-            let state = part(line, "state");
-            let state = state.split('"').nth(1).unwrap_or_default().to_owned();
-            let data = part(line, "data");
-            format!("{state} {}", &data[..=data.rfind('}').unwrap_or(data.len() - 1)])
+            let task: Value = serde_json::from_str(line).expect("a task is a line of JSON");
+            format!("{} {}", task["state"].as_str().unwrap_or_default(), task["data"])
         };
         printed.lines().map(task).collect()
     }
@@ -69,7 +65,7 @@ await queue.close();
 /// A job that was forwarded and not acknowledged is forwarded again: here they are all added again.
 fn bullmq_steps(play: &mut Play) -> Option<()> {
     play.with_node()?;
-    play.with_redis("port: 6379", "port: PORT")?;
+    let port = play.with_redis("port: 6379", "port: PORT")?;
     play.rename("concurrency: 50", "concurrency: 1");
     play.serve();
     play.write("old.mjs", &play.named_as_here(OLD_BULLMQ));
@@ -81,6 +77,10 @@ fn bullmq_steps(play: &mut Play) -> Option<()> {
         let shown =
             if is_again { shown.replace("' }", "', existing: true }") } else { shown.clone() };
         play.start_program("node forward.mjs", &shown);
+        play.until("the jobs are acknowledged", |play| {
+            let active = play.succeed(&format!("redis-cli -p {port} llen bull:mail:active"));
+            active.trim() == "0"
+        });
         play.kill_program();
     }
     assert_eq!(play.mail().len(), 4);
@@ -170,13 +170,13 @@ fn pg_task_steps(play: &mut Play) -> Option<()> {
     play.run();
     let refused = "psql -c \"INSERT INTO task (input) VALUES ('SELECT 0')\" || true";
     assert!(play.succeed(refused).contains("unrecognized configuration parameter \"pg_task."));
-    // The INSERT is refused until the table is upgraded.
-    let upgrade = play.next(&["sh"]);
-    let commands: Vec<&str> = upgrade.text.lines().collect();
-    play.start_program(commands[0], "");
-    play.until("the INSERT is accepted", |play| {
-        !play.succeed(&format!("{} || true", commands[1])).contains("ERROR")
+    let upgrade = play.next(&["sh"]).text;
+    let (scheduler, insert) = upgrade.split_once('\n').expect("two commands");
+    play.start_program(scheduler, "");
+    play.until("the first task repeats", |play| {
+        play.succeed("psql -At -c 'SELECT count(*) FROM task'").trim() == "7"
     });
+    play.succeed(insert);
     play.run_until();
     Some(())
 }
@@ -283,6 +283,8 @@ for n = 1, 3 do queue.tube.plain:put(n) end
 fn tarantool_steps(play: &mut Play) -> Option<()> {
     let tarantool = play.with_tarantool("app:secret@127.0.0.1:3302")?;
     play.rename("app@127.0.0.1:3302", format!("taskyard@127.0.0.1:{}", tarantool.port()));
+    // A terminal shows the progress of a copy, and then its end in its place.
+    play.rename("--to sqlite:new", "--to sqlite:new 2>progress");
     tarantool.talk(QUEUE_MODULE);
     tarantool.talk(OLD_QUEUE);
     play.run();

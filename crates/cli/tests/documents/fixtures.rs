@@ -88,16 +88,18 @@ impl Play {
     }
 
     /// A Redis in place of what the document calls so.
-    pub fn with_redis(&mut self, shown: &str, own: &str) -> Option<()> {
+    pub fn with_redis(&mut self, shown: &str, own: &str) -> Option<u16> {
         let redis = RedisInstance::with(redis::program()?, DURABLE);
-        self.rename(shown, own.replace("PORT", &redis.port().to_string()));
+        let port = redis.port();
+        self.rename(shown, own.replace("PORT", &port.to_string()));
         self.keep(redis);
-        Some(())
+        Some(port)
     }
 
     /// A Tarantool in place of this user and address, and what runs Lua there.
     pub fn with_tarantool(&mut self, shown: &str) -> Option<Rc<TarantoolInstance>> {
-        let tarantool = Rc::new(TarantoolInstance::new(tarantool::program()?));
+        let tarantool =
+            Rc::new(TarantoolInstance::with(tarantool::program()?, &[("wal_mode", "write")]));
         let url = tarantool.url();
         self.rename(shown, url.trim_start_matches("tarantool://"));
         self.keep(tarantool.clone());

@@ -25,7 +25,7 @@ fn long_tasks_steps(play: &mut Play) -> Option<()> {
     play.succeed("taskyard put reports '{\"month\": \"2026-10\"}'");
     play.run();
     play.kill_program();
-    // The lease ends after a second.
+    // The lease ends after a second, and the server forgets the worker.
     play.run_until();
     play.run();
     Some(())
@@ -41,6 +41,9 @@ fn pool_steps(play: &mut Play) -> Option<()> {
 fn sql_steps(play: &mut Play) -> Option<()> {
     play.with_postgres()?;
     play.run();
+    play.until("the table is made", |play| {
+        play.succeed("psql -At -c \"SELECT to_regclass('task') IS NOT NULL\"").trim() == "t"
+    });
     play.sql();
     // One task is tried again after one and two seconds.
     play.run_until();

@@ -6,6 +6,7 @@
 mod coming_from;
 mod fixtures;
 mod guides;
+mod lists;
 #[expect(dead_code, reason = "the tests of the package use all of it")]
 #[path = "../node/package.rs"]
 mod node_package;

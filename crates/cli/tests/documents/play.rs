@@ -23,9 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SERVERS: [&str; 3] = ["taskyard serve", "taskyard pool serve", "taskyard pool gateway"];
 
 /// Commands that run until they are stopped.
-const PROGRAMS: [&str; 7] = [
+const PROGRAMS: [&str; 8] = [
     "python -m taskyard worker",
     "python -m celery",
+    "redis-server",
     "taskyard worker",
     "taskyard sql --database",
     "taskyard pool scheduler",
@@ -386,14 +387,18 @@ impl Play {
 /// A text whose numbers are the same in every run.
 fn words(text: &str) -> String {
     let mut words = String::new();
-    for c in normalized(text).chars() {
-        match c.is_ascii_digit() || c == 'N' {
+    for c in normalized(&text.replace("µs", "s")).chars() {
+        match c.is_ascii_digit() || c == 'N' || c == '.' {
             true if words.ends_with('N') => {}
             true => words.push('N'),
             false => words.push(c),
         }
     }
-    words.replace("N.N", "N").replace("N s N s", "N s")
+    // A duration may have two parts.
+    while words.contains("N s N s") {
+        words = words.replace("N s N s", "N s");
+    }
+    words
 }
 
 fn text(ran: &Output) -> String {

@@ -117,12 +117,16 @@ fn sql_steps(play: &mut Play) -> Option<()> {
     play.run();
     play.kill_program();
     play.file("json", "tasks.json");
-    // The second command needs the same administrator.
     play.set("TASKYARD_DATABASE", play.named_as_here("postgres://postgres@db/postgres"));
-    play.run();
+    let (scheduler, check) = two_lines(&play.next(&["sh"]).text);
+    play.start_program(&scheduler, "");
+    // The scheduler makes users, databases and tables at its start.
+    play.until("all tables are complete", |play| {
+        play.succeed(&format!("{check} && echo checked || true")).contains("checked")
+    });
     play.succeed(
         "psql -c \"INSERT INTO task (input) SELECT 'SELECT ' || n FROM generate_series(1, 5) n\" \
-         -c \"INSERT INTO task (\\\"group\\\", input, plan) VALUES ('reports', 'SELECT 6', now() + interval '1 day')\"",
+         -c \"INSERT INTO task (\\\"group\\\", input, repeat) VALUES ('reports', 'SELECT 6', '1 day')\"",
     );
     play.rename(" URL", format!(" {}", play.database()));
     play.run();
@@ -162,4 +166,9 @@ fn workers_steps(play: &mut Play) -> Option<()> {
     play.run();
     play.run();
     Some(())
+}
+
+fn two_lines(text: &str) -> (String, String) {
+    let mut lines = text.lines().map(String::from);
+    (lines.next().expect("a line"), lines.next().expect("another"))
 }
