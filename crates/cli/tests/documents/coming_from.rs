@@ -1,4 +1,4 @@
-//! The pages for those who come from another queue: the work moves over from the other system, or from what it leaves in its database.
+//! The pages about other queues: the work moves over from the other system, or from the data that it leaves in its database.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! What documents need beside a server: Python, Node, PostgreSQL, Redis, Tarantool. Each is nothing when the tests run without it.
+//! Starts what documents need beside a server: Python, Node, PostgreSQL, Redis, Tarantool. Each is nothing when the tests run without it.
 
 use std::path::Path;
 use std::process::Command;

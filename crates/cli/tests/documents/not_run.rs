@@ -14,6 +14,8 @@ const FRAGMENT: &str = "a part of a program: the tests of the crates compile the
 const SYSTEM: &str = "changes this machine: suite/deploy does it in a root folder of its own";
 const OTHER_MACHINES: &str = "needs the machines and certificates that it names";
 
+const INSTALL: &str = "tests/python builds and installs the package";
+
 /// All of them.
 const NOT_RUN: &[NotRun] = &[
     ("README.md", "cargo run --release -- serve", BUILD),
@@ -25,6 +27,7 @@ const NOT_RUN: &[NotRun] = &[
         "the test packs and installs it in a folder",
     ),
     ("docs/guides/workers-rust.md", "to ann: hello", "examples/mailer/tests/mailer.rs runs it"),
+    ("docs/guides/workers-python.md", "python3 -m venv", INSTALL),
     ("docs/iproto.md", "let client =", FRAGMENT),
     ("docs/operate/monitoring.md", "scrape_configs:", "a part of a file of Prometheus"),
     ("docs/operating.md", "# taskyard.yaml", "suite/config.rs checks it"),
@@ -41,6 +44,7 @@ const NOT_RUN: &[NotRun] = &[
     ("docs/semaphores.md", "let manager =", FRAGMENT),
     ("docs/sql.md", "cannot connect to", "a message: crates/services/sql/tests causes it"),
     ("docs/start.md", "cargo build", BUILD),
+    ("docs/start.md", "python3 -m venv venv", INSTALL),
     ("docs/testing.md", "cargo xtask simulate", "crates/simulator/tests runs it"),
     ("docs/workers.md", "let client =", FRAGMENT),
     ("docs/workers.md", "[dependencies]", "examples/mailer has them"),

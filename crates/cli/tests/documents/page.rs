@@ -73,8 +73,9 @@ pub fn commands(block: &CodeBlock) -> Vec<(String, String)> {
 
 /// A line of a script without the comment at its end.
 fn without_comment(line: &str) -> &str {
-    let comment =
-        line.match_indices(" #").find(|(at, _)| line[..*at].matches('\'').count() % 2 == 0);
+    let comment = line
+        .match_indices(" #")
+        .find(|(at, _)| line[..*at].matches('\'').count().is_multiple_of(2));
     comment.map_or(line, |(at, _)| line[..at].trim_end())
 }
 

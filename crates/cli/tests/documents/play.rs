@@ -294,15 +294,14 @@ impl Play {
         let mut missing: Vec<String> = normalized(shown).lines().map(String::from).collect();
         missing.retain(|line| !line.is_empty());
         let is_silent = SILENT.iter().any(|name| command.starts_with(name)) && missing.is_empty();
-        while !is_silent {
+        let mut waits = !is_silent;
+        while waits {
             let printed = program.line();
             let what = format!("{}: {command} ended without {missing:?}", self.page.name);
             assert!(!printed.is_empty(), "{what}");
             let printed = normalized(&printed);
             missing.retain(|line| *line != printed);
-            if missing.is_empty() {
-                break;
-            }
+            waits = !missing.is_empty();
         }
         self.programs.push(program);
     }
