@@ -38,6 +38,9 @@ import greenstalk
 with greenstalk.Client(("127.0.0.1", 11300), use="mail") as old:
     for to, pri in [("ann", 10), ("bob", 5), ("cy", 20)]:
         old.put('{"to": "%s"}' % to, priority=pri)
+    old.watch("mail")
+    old.bury(old.reserve(), priority=5)
+    old.put('{"to": "dan"}', delay=3600)
 "#;
 
 fn beanstalkd_steps(play: &mut Play) -> Option<()> {
@@ -50,6 +53,8 @@ fn beanstalkd_steps(play: &mut Play) -> Option<()> {
     play.write("old.py", &play.named_as_here(OLD_BEANSTALK));
     play.succeed("python old.py");
     play.program("python", "python forward.py");
+    // The delayed job stays until it is due.
+    assert_eq!(play.mail().len(), 3);
     Some(())
 }
 

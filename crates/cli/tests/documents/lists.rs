@@ -54,3 +54,12 @@ fn every_setting_of_the_page_about_operation_exists() {
         missing.into_iter().filter(|flag| !help.contains(&format!("{flag}\n"))).collect();
     assert!(missing.is_empty(), "docs/operating.md names {missing:?}, which serve does not have");
 }
+
+// The page about monitoring has a row for each alert rule of the file that it describes.
+#[test]
+fn the_page_about_monitoring_has_the_alert_rules_of_the_file() {
+    let (page, file) = (page("operate/monitoring.md"), page("../deploy/prometheus-rules.yaml"));
+    let rules = file.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let rows = named(&page).into_iter().filter(|name| name.starts_with("Taskyard"));
+    assert_eq!(rows.collect::<Vec<_>>(), rules.collect::<Vec<_>>());
+}
