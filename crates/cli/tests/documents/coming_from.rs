@@ -286,8 +286,7 @@ for n = 1, 3 do queue.tube.plain:put(n) end
 
 /// The module is not installed: a substitute has what its documentation says.
 fn tarantool_steps(play: &mut Play) -> Option<()> {
-    let tarantool = play.with_tarantool("app:secret@127.0.0.1:3302")?;
-    play.rename("app@127.0.0.1:3302", format!("taskyard@127.0.0.1:{}", tarantool.port()));
+    let tarantool = play.with_tarantool("app:secret", "127.0.0.1:3302")?;
     // A terminal shows the progress of a copy, and then its end in its place.
     play.rename("--to sqlite:new", "--to sqlite:new 2>progress");
     tarantool.talk(QUEUE_MODULE);

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use taskyard_testkit::postgres::{Cluster, programs};
 use taskyard_testkit::recorded_output::register_secret;
@@ -27,9 +28,21 @@ impl Play {
         Some(())
     }
 
-    /// Lets `node` find the package, packed and installed, and the packages of the tests.
+    /// Lets `node` find the package, packed and installed, and the packages of the tests. Documents that are played at the same time
+    /// share it.
     pub fn with_node(&mut self) -> Option<()> {
-        let package = NodePackage::install()?;
+        let package = {
+            static PACKAGE: Mutex<Weak<NodePackage>> = Mutex::new(Weak::new());
+            let mut shared = PACKAGE.lock().unwrap_or_else(PoisonError::into_inner);
+            match shared.upgrade() {
+                Some(package) => package,
+                None => {
+                    let package = Arc::new(NodePackage::install()?);
+                    *shared = Arc::downgrade(&package);
+                    package
+                }
+            }
+        };
         let modules = self.folder().join("node_modules");
         std::fs::create_dir(&modules).expect("a folder can be made");
         for folder in [package.modules(), &package.path("node_modules")] {
@@ -56,29 +69,34 @@ impl Play {
         self.serve();
     }
 
-    /// A database `shop` of a user `shop`, which `psql` finds without a host.
+    /// A database of a user with its name, both called `shop` in documents, on the server that all of them share. `psql` finds it
+    /// without a host.
     pub fn with_postgres(&mut self) -> Option<()> {
+        static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+        static DATABASES: AtomicU32 = AtomicU32::new(0);
         let programs = programs()?;
-        let cluster = Cluster::new(programs.clone());
+        let cluster = CLUSTER.get_or_init(|| Cluster::new(programs.clone()));
+        let name = format!("shop{}", DATABASES.fetch_add(1, Ordering::Relaxed));
         let socket = cluster.socket();
         self.find_in(programs);
-        for (name, value) in [
+        for (variable, value) in [
             ("PGHOST", socket.parent()?.as_os_str()),
-            ("PGUSER", "shop".as_ref()),
-            ("PGDATABASE", "shop".as_ref()),
+            ("PGUSER", name.as_ref()),
+            ("PGDATABASE", name.as_ref()),
         ] {
-            self.set(name, value);
+            self.set(variable, value);
         }
-        self.succeed(
-            "psql -U postgres -d postgres -q -c 'CREATE ROLE shop LOGIN' -c 'CREATE DATABASE shop OWNER shop'",
-        );
-        let url = cluster.url("shop").replace("//postgres@", "//shop@");
+        self.succeed(&format!(
+            "psql -U postgres -d postgres -q -c 'CREATE ROLE {name} LOGIN' -c 'CREATE DATABASE {name} OWNER {name}'"
+        ));
+        let url = cluster.url(&name).replace("//postgres@", &format!("//{name}@"));
         for shown in ["postgres://shop@db/shop", "postgres://shop@127.0.0.1/shop"] {
             self.rename(shown, &url);
         }
         self.rename("postgresql://shop@127.0.0.1/shop", &url);
         self.rename("postgres://postgres@db/postgres", cluster.url("postgres"));
-        self.keep(cluster);
+        self.rename("psql shop", format!("psql {name}"));
+        self.rename("\"data\": \"shop\"", format!("\"data\": \"{name}\""));
         Some(())
     }
 
@@ -96,13 +114,16 @@ impl Play {
         Some(port)
     }
 
-    /// A Tarantool in place of this user and address, and what runs Lua there.
-    pub fn with_tarantool(&mut self, shown: &str) -> Option<Rc<TarantoolInstance>> {
-        let tarantool =
-            Rc::new(TarantoolInstance::with(tarantool::program()?, &[("wal_mode", "write")]));
-        let url = tarantool.url();
-        self.rename(shown, url.trim_start_matches("tarantool://"));
-        self.keep(tarantool.clone());
+    /// A Tarantool in place of this address, with the user and the password of the document: both are on command lines.
+    pub fn with_tarantool(&mut self, user: &str, shown: &str) -> Option<TarantoolInstance> {
+        let settings = [("wal_mode", "write")];
+        let tarantool = TarantoolInstance::with(tarantool::program()?, &settings);
+        let (name, password) = user.split_once(':')?;
+        tarantool.talk(&format!(
+            "box.schema.user.create('{name}', {{ password = '{password}' }}) \
+             box.schema.user.grant('{name}', 'read,write,execute,create', 'universe')"
+        ));
+        self.rename(shown, format!("127.0.0.1:{}", tarantool.port()));
         Some(tarantool)
     }
 

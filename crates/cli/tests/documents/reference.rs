@@ -134,9 +134,8 @@ fn sql_steps(play: &mut Play) -> Option<()> {
 }
 
 fn tarantool_steps(play: &mut Play) -> Option<()> {
-    let tarantool = play.with_tarantool("user:password@host:3301")?;
-    let own = tarantool.url().trim_start_matches("tarantool://").to_owned();
-    play.rename("user:password@host1:3301,host2:3301", own);
+    play.rename("host1:3301,host2:3301", "host:3301");
+    let tarantool = play.with_tarantool("user:password", "host:3301")?;
     play.run();
     play.succeed("taskyard put mail hello");
     let user = play.next(&["lua"]).text;
