@@ -37,21 +37,33 @@ const NOT_RUN: &[NotRun] = &[
     ("docs/redis.md", "taskyard serve --store redis+cluster", "tests/redis serves on a cluster"),
     ("docs/security.md", "[[users]]", "src/users_file.rs reads it"),
     ("docs/security.md", "{\"time\":", "suite/audit.rs compares the fields"),
-    ("docs/security.md", "/var/log/taskyard", "a file of logrotate"),
+    ("docs/security.md", "/var/log/taskyard", "a file of logrotate, which the tests do not have"),
     ("docs/security.md", "install -m 0755", SYSTEM),
     ("docs/security.md", "users: users.toml", "two settings that the table of options has"),
     ("docs/security.md", "podman build", "suite/deploy/container.rs builds and runs it"),
     ("docs/semaphores.md", "let manager =", FRAGMENT),
-    ("docs/sql.md", "cannot connect to", "a message: crates/services/sql/tests causes it"),
+    (
+        "docs/sql.md",
+        "cannot connect to",
+        "a message: suite/sql.rs and crates/services/sql/tests cause it",
+    ),
     ("docs/start.md", "cargo build", BUILD),
     ("docs/start.md", "python3 -m venv venv", INSTALL),
     ("docs/testing.md", "cargo xtask simulate", "crates/simulator/tests runs it"),
     ("docs/workers.md", "let client =", FRAGMENT),
     ("docs/workers.md", "[dependencies]", "examples/mailer has them"),
     ("docs/workers.md", "pub mod queues", "examples/mailer has it"),
-    ("docs/workers.md", "- id: 1", "a part of a contract: crates/contract/tests has it"),
+    (
+        "docs/workers.md",
+        "- id: 1",
+        "a part of a contract: crates/contract/tests/suite/evolution.rs has it",
+    ),
     ("docs/workers.md", "cargo run -p mailer", "examples/mailer/tests/service.rs runs it"),
-    ("docs/workers.md", "shop: ", "a file of settings: crates/worker/tests reads it"),
+    (
+        "docs/workers.md",
+        "shop: ",
+        "a file of settings: crates/worker/tests/suite/config.rs reads such files",
+    ),
 ];
 
 /// Documents whose blocks are made by the program: the texts of its help.
