@@ -1,5 +1,6 @@
-//! Packs all documents into one compressed file: each with a line of its path and its length in bytes, and then its text.
+//! Packs all documents and their drawings into one compressed file: each with a line of its path and its length in bytes, and then its text.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
@@ -27,6 +28,11 @@ fn main() -> io::Result<()> {
     fs::write(out.join("documents"), compressed)
 }
 
+/// Documents, and pictures that are text.
+fn is_packed(extension: &OsStr) -> bool {
+    extension == "md" || extension == "svg"
+}
+
 /// Lists the documents below a folder.
 fn list(root: &Path, under: &Path, paths: &mut Vec<PathBuf>) -> io::Result<()> {
     println!("cargo::rerun-if-changed={}", root.join(under).display());
@@ -35,7 +41,7 @@ fn list(root: &Path, under: &Path, paths: &mut Vec<PathBuf>) -> io::Result<()> {
         let path = under.join(entry.file_name());
         if entry.file_type()?.is_dir() {
             list(root, &path, paths)?;
-        } else if path.extension().is_some_and(|end| end == "md") && path != Path::new(CONTENTS) {
+        } else if path.extension().is_some_and(is_packed) && path != Path::new(CONTENTS) {
             paths.push(path);
         }
     }

@@ -1,7 +1,7 @@
 //! Writes the files that are generated from code, checks the documents, and builds them as a site.
 //!
 //! Generated are `docs/stores.md`, `docs/cli.md`, `docs/options.md`, `deploy/systemd/taskyard.yaml`, the server's `openapi.json`, and the
-//! picture in `docs/concepts.md`.
+//! picture `docs/states.svg`.
 
 use crate::shell;
 use crate::site;

@@ -14,7 +14,8 @@ use crate::shell;
 
 /// The test targets whose tests share a database or a browser. Nextest gives each test a process of its own, and each would
 /// start its own.
-const TARGETS: [&str; 6] = ["postgres", "sql", "redis", "tarantool", "copying", "browser"];
+const TARGETS: [&str; 7] =
+    ["postgres", "sql", "redis", "tarantool", "copying", "browser", "documents"];
 
 /// How many binaries run at the same time for each core: many of their tests wait for other processes.
 const BINARIES_PER_CORE: usize = 2;

@@ -9,7 +9,7 @@ pub fn escaped(text: &str) -> String {
     text.replace('"', "&quot;")
 }
 
-/// The HTML of a text: code, links, images as their text, and emphasis.
+/// The HTML of a text: code, links, drawings, other images as their text, and emphasis.
 pub fn html_of(text: &str, is_linked: IsLinked<'_>) -> String {
     let mut html = String::new();
     let mut rest = text;
@@ -41,8 +41,12 @@ fn parsed<'a>(text: &'a str, is_linked: IsLinked<'_>) -> Option<(String, &'a str
         }
         b'`' => code(text),
         b'!' => {
-            let (alt, _, after) = link_parts(text.strip_prefix('!')?)?;
-            Some((format!("<em>{}</em>", escaped(alt)), after))
+            let (alt, target, after) = link_parts(text.strip_prefix('!')?)?;
+            let (alt, source) = (escaped(alt), escaped(target));
+            match target.ends_with(".svg") && !target.contains(':') && is_linked(target) {
+                true => Some((format!("<img src=\"{source}\" alt=\"{alt}\">"), after)),
+                false => Some((format!("<em>{alt}</em>"), after)),
+            }
         }
         b'[' => {
             let (label, target, after) = link_parts(text)?;

@@ -29,6 +29,9 @@ const PAGE: &str = include_str!("page.html");
 const POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'self'; \
                       frame-ancestors 'none'; object-src 'none'";
 
+/// A drawing is loaded by a page, and may be opened by itself: it has rules of style and nothing else.
+const DRAWING_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
+
 /// A document, and its page once a browser has asked for it.
 struct Document {
     text: String,
@@ -59,6 +62,10 @@ fn answer(path: &str, headers: &HeaderMap) -> Response {
         let message = "no such document; /docs/ lists them\n";
         return (StatusCode::NOT_FOUND, message).into_response();
     };
+    if is_drawing(path) {
+        let headers = [(CONTENT_TYPE, "image/svg+xml"), (CONTENT_SECURITY_POLICY, DRAWING_POLICY)];
+        return (headers, document.text.as_str()).into_response();
+    }
     if !accepts_html(headers) {
         let kind = "text/markdown; charset=utf-8";
         return ([(CONTENT_TYPE, kind), (VARY, "accept")], document.text.as_str()).into_response();
@@ -67,6 +74,10 @@ fn answer(path: &str, headers: &HeaderMap) -> Response {
     let headers = [(CONTENT_TYPE, kind), (VARY, "accept"), (CONTENT_SECURITY_POLICY, POLICY)];
     let html = document.page.get_or_init(|| page(path, &document.text));
     (headers, html.as_str()).into_response()
+}
+
+fn is_drawing(path: &str) -> bool {
+    path.ends_with(".svg")
 }
 
 /// Whether a client asks for pages by name, as browsers do. `*/*` is no such request.

@@ -6,7 +6,8 @@ use axum::http::HeaderValue;
 use super::*;
 
 fn rendered(text: &str) -> String {
-    markdown::render(text, &|link| link == "a.md" || link.starts_with('#')).1
+    let is_linked = |link: &str| ["a.md", "a.svg"].contains(&link) || link.starts_with('#');
+    markdown::render(text, &is_linked).1
 }
 
 /// The tags of a page, such as `a href="x"` and `/a`.
@@ -55,6 +56,10 @@ fn marks_in_lines_become_html() {
             "<a href=\"http://a.example/?b&amp;c\">http://a.example/?b&amp;c</a> <a href=\"https://e.example\">d</a>",
         ),
         ("![alt](a.png) `` a`b ``", "<em>alt</em> <code> a`b </code>"),
+        (
+            "![an \"a\"](a.svg) ![none](none.svg) ![b](https://b.example/a.svg)",
+            "<img src=\"a.svg\" alt=\"an &quot;a&quot;\"> <em>none</em> <em>b</em>",
+        ),
         ("[a] (b) `open", "[a] (b) `open"),
     ] {
         let html = html.replace("<code> a`b </code>", "<code>a`b</code>");
@@ -72,6 +77,7 @@ fn no_text_becomes_a_script() {
         "[a](data:text/html,x)",
         "<javascript:alert(1)>",
         "![\"onerror=\"x](a.png)",
+        "![\"onerror=\"x](a.svg\"onerror=\"x.svg)",
         "# <script>\"",
         "| <script> |\n|---|\n| <b onclick=x> |",
     ] {
@@ -91,8 +97,9 @@ fn no_text_becomes_a_script() {
 
 #[test]
 fn every_document_has_a_page_whose_tags_close_and_whose_links_resolve() {
+    let texts = documents().iter().filter(|(path, _)| path.ends_with(".md"));
     let pages: BTreeMap<_, _> =
-        documents().iter().map(|(path, found)| (path.as_str(), page(path, &found.text))).collect();
+        texts.map(|(path, found)| (path.as_str(), page(path, &found.text))).collect();
     assert!(pages.len() > 45 && pages.contains_key("guides/unique-work.md"));
     for (path, html) in &pages {
         let mut open = Vec::new();
@@ -130,6 +137,9 @@ fn browsers_get_pages_and_other_clients_the_text() {
     assert_eq!(kind(&get(Some("*/*"), "start.md")), "text/markdown; charset=utf-8");
     assert_eq!(kind(&get(None, INDEX)), "text/markdown; charset=utf-8");
     assert!(get(Some("text/html"), "start.md").headers().contains_key(CONTENT_SECURITY_POLICY));
+    let drawing = get(Some("text/html,image/svg+xml"), "states.svg");
+    assert_eq!(kind(&drawing), "image/svg+xml");
+    assert_eq!(drawing.headers()[CONTENT_SECURITY_POLICY], DRAWING_POLICY);
     for path in ["none.md", "../README.md", "guides", "SUMMARY.md", ""] {
         assert_eq!(get(None, path).status(), StatusCode::NOT_FOUND, "{path}");
     }
@@ -158,6 +168,13 @@ fn links_lead_to_documents_only_from_where_they_are() {
     for link in ["/tubes.md", "//tubes.md", "../tubes.md", "none.md"] {
         assert!(!is_linked("start.md", link), "{link}");
     }
+}
+
+/// The picture of the states was shown as the text of a language that draws: a server draws nothing.
+#[test]
+fn the_states_are_a_picture() {
+    let concepts = page("concepts.md", &documents()["concepts.md"].text);
+    assert!(concepts.contains("<img src=\"states.svg\" alt=\""), "{concepts}");
 }
 
 /// The documents cost under 300,000 bytes of the program; most of it is tables of the command line and of the benchmark.

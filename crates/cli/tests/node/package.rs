@@ -59,6 +59,16 @@ impl NodePackage {
         Some(package)
     }
 
+    /// The interpreter.
+    pub fn node(&self) -> &Path {
+        &self.node
+    }
+
+    /// The folder with the packages of the tests.
+    pub fn modules(&self) -> &Path {
+        &self.modules
+    }
+
     /// Checks that the types of the API are those of the OpenAPI document.
     pub fn check_api_types(&self) {
         run(Command::new(&self.node).args(["scripts/api.mjs", "--check"]).current_dir(SOURCE));
@@ -117,7 +127,8 @@ impl NodePackage {
         npm
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    /// A file in its folder.
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 }

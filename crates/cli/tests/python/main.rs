@@ -3,13 +3,7 @@
 //! The tests themselves are in `clients/python/tests`; each of their modules, `test_….py`, runs in a process of its own, at the same
 //! time.
 
-#[path = "../suite/document_page.rs"]
-mod document_page;
 mod package;
-#[expect(dead_code, reason = "the other tests of this crate use all of it")]
-#[path = "../suite/process.rs"]
-mod process;
-mod start_page;
 
 use package::Package;
 

@@ -1,0 +1,28 @@
+//! Every command and block of code of the documents, run as a reader would run it, on real servers and databases.
+//!
+//! `play.rs` runs them; the other modules say for each document what has to be there. `not_run.rs` lists the blocks that are not run
+//! here, each with its reason: a new block that is neither run nor listed fails a test.
+
+mod coming_from;
+mod fixtures;
+mod guides;
+mod lists;
+#[expect(dead_code, reason = "the tests of the package use all of it")]
+#[path = "../node/package.rs"]
+mod node_package;
+mod not_run;
+mod operate;
+mod page;
+mod play;
+#[expect(dead_code, reason = "the tests of the program use all of it")]
+#[path = "../suite/process.rs"]
+mod process;
+#[expect(dead_code, reason = "the tests of the package use all of it")]
+#[path = "../python/package.rs"]
+mod python_package;
+mod reference;
+mod start;
+
+/// The documents that are played.
+const PLAYED: &[&[&str]] =
+    &[coming_from::PAGES, guides::PAGES, operate::PAGES, reference::PAGES, start::PAGES];

@@ -1,0 +1,436 @@
+//! Plays a document as its reader would: each block of code in its order, in one folder, and compares what is printed with what the
+//! document shows.
+
+use std::any::Any;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use taskyard_testkit::recorded_output::record;
+use taskyard_testkit::server_process::{ServerProcess, shown_iproto};
+use tempfile::TempDir;
+
+use crate::not_run::is_run_here;
+use crate::page::{CodeBlock, DocumentPage, commands, difference, normalized};
+use crate::process::{Running, Serving, binary, without_settings};
+
+/// How long a command may need until it prints what the document shows.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Commands that run a server, which the commands after them use.
+const SERVERS: [&str; 3] = ["taskyard serve", "taskyard pool serve", "taskyard pool gateway"];
+
+/// Commands that run until they are stopped.
+const PROGRAMS: [&str; 8] = [
+    "python -m taskyard worker",
+    "python -m celery",
+    "redis-server",
+    "taskyard worker",
+    "taskyard sql --database",
+    "taskyard pool scheduler",
+    "taskyard pool backend",
+    "node forward.mjs",
+];
+
+/// Those that print nothing before they have something to do.
+const SILENT: [&str; 1] = ["taskyard worker"];
+
+/// A document that is played.
+pub struct Play {
+    page: DocumentPage,
+    /// How many blocks were played.
+    played: usize,
+    server: Option<Serving>,
+    programs: Vec<Running>,
+    folder: TempDir,
+    /// What the document calls something, and what it is here.
+    names: Vec<(String, String)>,
+    variables: Vec<(String, OsString)>,
+    path: Vec<PathBuf>,
+    /// What has to live as long as this.
+    fixtures: Vec<Box<dyn Any>>,
+}
+
+/// Plays a document. All of its blocks must have been played, unless the steps return nothing because a program is not installed.
+#[track_caller]
+pub fn play(name: &str, steps: impl FnOnce(&mut Play) -> Option<()>) {
+    let mut play = Play::new(name);
+    if steps(&mut play).is_some() {
+        let left = play.rest().first().map(|block| block.line);
+        assert_eq!(left, None, "{name}: the block in this line is not run");
+    }
+}
+
+/// A test for each document, and the list of these documents.
+macro_rules! plays {
+    ($($test:ident: $page:literal, $steps:expr;)*) => {
+        /// The documents that are played here.
+        pub const PAGES: &[&str] = &[$($page),*];
+        $(
+            #[test]
+            fn $test() {
+                crate::play::play($page, $steps);
+            }
+        )*
+    };
+}
+pub(crate) use plays;
+
+/// Plays a document of commands on an empty server.
+pub fn commands_on_a_server(play: &mut Play) -> Option<()> {
+    play.serve();
+    play.run_all();
+    Some(())
+}
+
+impl Play {
+    fn new(name: &str) -> Self {
+        let program = PathBuf::from(binary().get_program());
+        let programs = program.parent().expect("it is in a folder").to_owned();
+        Play {
+            page: DocumentPage::read(name),
+            played: 0,
+            server: None,
+            programs: Vec::new(),
+            folder: tempfile::tempdir().expect("a folder can be made"),
+            names: Vec::new(),
+            variables: Vec::new(),
+            path: vec![programs],
+            fixtures: Vec::new(),
+        }
+    }
+
+    /// Starts a server on an empty folder.
+    pub fn serve(&mut self) {
+        self.start_server("taskyard serve", "");
+    }
+
+    /// Stops the server, and returns the end of what it printed.
+    pub fn stop_server(&mut self) -> String {
+        let server = self.server.take().expect("a server runs");
+        server.signal("INT");
+        let (status, printed) = server.ended();
+        assert!(status.success(), "{printed}");
+        printed
+    }
+
+    /// The folder of the reader.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Calls something in the document by the name that it has here.
+    pub fn rename(&mut self, shown: &str, own: impl Into<String>) {
+        self.names.push((shown.into(), own.into()));
+    }
+
+    /// Sets a variable of the environment.
+    pub fn set(&mut self, name: &str, value: impl Into<OsString>) {
+        self.variables.push((name.into(), value.into()));
+    }
+
+    /// Finds programs in this folder first.
+    pub fn find_in(&mut self, folder: impl Into<PathBuf>) {
+        self.path.insert(1, folder.into());
+    }
+
+    /// Keeps something for as long as the document is played.
+    pub fn keep(&mut self, fixture: impl Any) {
+        self.fixtures.push(Box::new(fixture));
+    }
+
+    /// The blocks that are not played yet.
+    fn rest(&self) -> Vec<CodeBlock> {
+        let rest = self.page.blocks[self.played..].iter();
+        rest.filter(|block| is_run_here(&self.page.name, block)).cloned().collect()
+    }
+
+    /// The next block, which is in one of these languages.
+    #[track_caller]
+    pub fn next(&mut self, languages: &[&str]) -> CodeBlock {
+        let (page, rest) = (&self.page.name, self.rest());
+        let block = rest.first().unwrap_or_else(|| panic!("{page} has no block any more"));
+        let is_expected = languages.contains(&block.language.as_str());
+        assert!(is_expected, "{page}:{} is no block of {languages:?}", block.line);
+        let at = self.page.blocks.iter().position(|other| other.line == block.line);
+        self.played = at.expect("it is a block of the page") + 1;
+        block.clone()
+    }
+
+    /// Writes the next block into a file.
+    #[track_caller]
+    pub fn file(&mut self, language: &str, name: &str) {
+        let text = self.next(&[language]).text;
+        self.write(name, &self.named_as_here(&text));
+    }
+
+    /// Writes a file.
+    pub fn write(&self, name: &str, text: &str) {
+        fs::write(self.folder().join(name), text).expect("a file can be written");
+    }
+
+    /// Writes the next block into a file, runs the file, and compares what it prints with the block after it.
+    #[track_caller]
+    pub fn program(&mut self, language: &str, command: &str) {
+        let name = command.split(' ').next_back().unwrap_or_default();
+        self.file(language, name);
+        let printed = self.succeed(command);
+        let shown = self.next(&["text"]);
+        self.compare(&shown, command, &shown.text, &printed);
+    }
+
+    /// Runs all commands that are left.
+    #[track_caller]
+    pub fn run_all(&mut self) {
+        assert!(!self.rest().is_empty(), "{} has no commands", self.page.name);
+        while !self.rest().is_empty() {
+            self.run();
+        }
+    }
+
+    /// Runs the commands of the next block.
+    #[track_caller]
+    pub fn run(&mut self) {
+        let block = self.next(&["console", "sh"]);
+        for (command, shown) in commands(&block) {
+            self.run_command(&block, &command, &shown);
+        }
+    }
+
+    /// Runs the commands of the next block, each until it prints what the document shows.
+    #[track_caller]
+    pub fn run_until(&mut self) {
+        let block = self.next(&["console"]);
+        for (command, shown) in commands(&block) {
+            let began = Instant::now();
+            while let Some(text) = difference(&shown, &self.succeed(&command)) {
+                let place = format!("{}:{}", self.page.name, block.line);
+                assert!(began.elapsed() < PATIENCE, "{place}: {command}\n{text}");
+            }
+        }
+    }
+
+    /// Runs the commands of the next block, each until it prints what the document shows but for the numbers.
+    #[track_caller]
+    pub fn words_until(&mut self) {
+        let block = self.next(&["console"]);
+        for (command, shown) in commands(&block) {
+            let began = Instant::now();
+            while let Some(text) = difference(&words(&shown), &words(&self.succeed(&command))) {
+                let place = format!("{}:{}", self.page.name, block.line);
+                assert!(began.elapsed() < PATIENCE, "{place}: {command}\n{text}");
+            }
+        }
+    }
+
+    #[track_caller]
+    fn run_command(&mut self, block: &CodeBlock, command: &str, shown: &str) {
+        let begins = |names: &[&str]| names.iter().any(|name| command.starts_with(name));
+        if let Some(setting) = command.strip_prefix("export ") {
+            let setting = self.named_as_here(setting.split(" #").next().unwrap_or_default());
+            let (name, value) = setting.trim().split_once('=').expect("a variable has a value");
+            self.set(name, value);
+        } else if begins(&SERVERS) {
+            self.start_server(command, shown);
+        } else if begins(&PROGRAMS) {
+            self.start_program(command, shown);
+        } else {
+            let ran = self.output(command);
+            let printed = text(&ran);
+            // A refusal is shown as it is printed.
+            let is_refused = shown.starts_with("taskyard: ");
+            let place = format!("{}:{}: {command}", self.page.name, block.line);
+            assert!(ran.status.success() != is_refused, "{place}: {printed}");
+            self.compare(block, command, shown, &printed);
+        }
+    }
+
+    #[track_caller]
+    fn compare(&self, block: &CodeBlock, command: &str, shown: &str, printed: &str) {
+        let place = format!("{}:{}: {command}", self.page.name, block.line);
+        if let Some(text) = difference(shown, printed) {
+            panic!("{place}\n{text}");
+        }
+    }
+
+    /// Runs a command that must succeed, and returns what it printed.
+    #[track_caller]
+    pub fn succeed(&self, command: &str) -> String {
+        let ran = self.output(command);
+        assert!(ran.status.success(), "{}: {command}: {}", self.page.name, text(&ran));
+        text(&ran)
+    }
+
+    fn output(&self, command: &str) -> Output {
+        let ran = self.shell(&format!("exec 2>&1; {command}")).output();
+        let ran = ran.expect("there is a shell");
+        record("command", &text(&ran));
+        ran
+    }
+
+    /// Starts a server on free ports in place of the one that runs, and compares the lines of its start screen that are shown.
+    #[track_caller]
+    pub fn start_server(&mut self, command: &str, shown: &str) {
+        self.server = None;
+        let name = SERVERS.iter().find(|name| command.starts_with(**name)).expect("it serves");
+        let flags = [("--http ", "--http 127.0.0.1:0"), ("--iproto ", "--iproto 127.0.0.1:0")];
+        let is_missing = |(flag, _): &&(&str, &str)| !command.contains(flag);
+        let wanted = if *name == SERVERS[0] { 2 } else { 1 };
+        let missing = flags[..wanted].iter().filter(is_missing).map(|(_, given)| *given);
+        let flags = missing.collect::<Vec<_>>().join(" ");
+        let rest = &command[name.len()..];
+        let mut shell = self.shell(&format!("exec {name} {flags}{rest}"));
+        let server = Serving { process: ServerProcess::start(&mut shell) };
+        assert_start_screen(shown, &server, &self.names);
+        self.server = Some(server);
+    }
+
+    /// Starts a program that goes on, and waits until it has printed the lines that are shown, in any order, or its first one.
+    #[track_caller]
+    pub fn start_program(&mut self, command: &str, shown: &str) {
+        let mut program = Running::start(&mut self.shell(&format!("exec 2>&1; exec {command}")));
+        let mut missing: Vec<String> = normalized(shown).lines().map(String::from).collect();
+        missing.retain(|line| !line.is_empty());
+        let is_silent = SILENT.iter().any(|name| command.starts_with(name)) && missing.is_empty();
+        let mut waits = !is_silent;
+        while waits {
+            let printed = program.line();
+            let what = format!("{}: {command} ended without {missing:?}", self.page.name);
+            assert!(!printed.is_empty(), "{what}");
+            let printed = normalized(&printed);
+            missing.retain(|line| *line != printed);
+            waits = !missing.is_empty();
+        }
+        self.programs.push(program);
+    }
+
+    /// Asks until the answer is yes.
+    #[track_caller]
+    pub fn until(&self, what: &str, is_so: impl Fn(&Play) -> bool) {
+        let began = Instant::now();
+        while !is_so(self) {
+            assert!(began.elapsed() < PATIENCE, "{}: never: {what}", self.page.name);
+        }
+    }
+
+    /// Waits for a line of the program that was started last.
+    #[track_caller]
+    pub fn prints(&mut self, wanted: &str) {
+        let program = self.programs.last_mut().expect("a program runs");
+        loop {
+            let line = program.line();
+            assert!(!line.is_empty(), "{}: ended without {wanted}", self.page.name);
+            if line.trim_end() == wanted {
+                return;
+            }
+        }
+    }
+
+    /// Stops the program that was started last, as Ctrl-C does.
+    pub fn stop_program(&mut self) {
+        let program = self.programs.pop().expect("a program runs");
+        program.signal("INT");
+        program.ended();
+    }
+
+    /// Kills the program that was started last.
+    pub fn kill_program(&mut self) {
+        self.programs.pop().expect("a program runs");
+    }
+
+    /// A shell in the folder, in which the names of the document are those of here.
+    fn shell(&self, command: &str) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &self.named_as_here(command)]).current_dir(self.folder());
+        without_settings(&mut shell).env("PYTHONUNBUFFERED", "1");
+        shell.env("PYTHONDONTWRITEBYTECODE", "1").stdin(std::process::Stdio::null());
+        let usual = std::env::var_os("PATH").unwrap_or_default();
+        let path = self.path.iter().cloned().chain(std::env::split_paths(&usual));
+        shell.env("PATH", std::env::join_paths(path).expect("folders have plain names"));
+        if let Some(server) = &self.server {
+            shell.env("TASKYARD_URL", &server.url);
+        }
+        shell.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        shell
+    }
+
+    /// A text of the document with the names and addresses that are used here. None of the usual ports is left: the text would reach
+    /// another server of this machine.
+    #[track_caller]
+    pub fn named_as_here(&self, text: &str) -> String {
+        let mut names = self.names.clone();
+        if let Some(server) = &self.server {
+            let (_, http) = server.url.split_once("://").expect("a URL");
+            names.extend(
+                ["localhost:7070", "127.0.0.1:7070"].map(|name| (name.into(), http.into())),
+            );
+            let iproto = shown_iproto(&server.screen);
+            if let Some((host, port)) = iproto.rsplit_once(':') {
+                names.push(("127.0.0.1:3301".into(), iproto.into()));
+                names.push(("\"127.0.0.1\", 3301".into(), format!("\"{host}\", {port}")));
+            }
+        }
+        let http = self.server.as_ref().and_then(|server| server.url.split_once("://"));
+        for (_, own) in &mut names {
+            *own = own.replace("{http}", http.map_or("", |(_, http)| http));
+        }
+        let left = names.iter().fold(text.to_owned(), |left, (shown, _)| left.replace(shown, " "));
+        let has_usual_port = left.contains(":7070") || left.contains("3301");
+        assert!(!has_usual_port, "an address is not that of the tested server: {text}");
+        names.iter().fold(text.to_owned(), |text, (shown, own)| text.replace(shown, own))
+    }
+}
+
+/// A text whose numbers are the same in every run.
+fn words(text: &str) -> String {
+    let mut words = String::new();
+    for c in normalized(&text.replace("µs", "s")).chars() {
+        match c.is_ascii_digit() || c == 'N' || c == '.' {
+            true if words.ends_with('N') => {}
+            true => words.push('N'),
+            false => words.push(c),
+        }
+    }
+    // A duration may have two parts.
+    while words.contains("N s N s") {
+        words = words.replace("N s N s", "N s");
+    }
+    words
+}
+
+fn text(ran: &Output) -> String {
+    String::from_utf8_lossy(&ran.stdout).into_owned()
+}
+
+/// The lines of a start screen that a document shows are in it, in their order.
+#[track_caller]
+fn assert_start_screen(shown: &str, server: &Serving, names: &[(String, String)]) {
+    let (_, http) = server.url.split_once("://").expect("a URL");
+    let mut screen = server.screen.replace(http, "127.0.0.1:7070");
+    let iproto = shown_iproto(&server.screen);
+    if iproto.contains(':') {
+        screen = screen.replace(iproto, "127.0.0.1:3301");
+    }
+    for (name, own) in names {
+        screen = screen.replace(own, name);
+    }
+    let screen = normalized(&screen);
+    let mut printed = screen.lines();
+    for line in normalized(shown).lines() {
+        let is_it = |printed: &str| match line.strip_suffix('…') {
+            Some(begin) => printed.starts_with(begin.trim_end()),
+            None => printed == line,
+        };
+        assert!(printed.any(is_it), "no line {line:?} in {screen}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "not that of the tested server: curl 127.1:7070")]
+fn an_address_in_other_words_does_not_run() {
+    let mut play = Play::new("docs/start.md");
+    play.serve();
+    play.named_as_here("curl 127.1:7070");
+}
