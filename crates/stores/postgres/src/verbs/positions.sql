@@ -121,22 +121,24 @@ BEGIN
                 + (s.ending - s.first_id) / sum(s.ending - s.first_id) OVER ()) / 2) END::integer AS windows
         FROM unnest(_pris, _firsts, _ends, _gaps, _smallest) AS s(pri, first_id, ending, gap, smallest)),
     place AS (
-        SELECT p.pri, n, p.length::float8 / p.windows AS share, least(p.wanted, p.length::float8 / p.windows) AS size,
-            p.first_id + p.length::float8 / p.windows * n AS start, taskyard.shift(p.pri # n) AS shift
+        SELECT p.pri, n, p.windows, p.length::float8 / p.windows AS share, p.wanted, p.first_id + p.length AS ending,
+            p.first_id + p.length::float8 / p.windows
+                * (n + CASE WHEN p.wanted * p.windows < p.length
+                    THEN taskyard.shift((hashint8(p.pri)::bigint << 16) + n) ELSE 0 END) AS start
         FROM part p CROSS JOIN LATERAL generate_series(0, p.windows - 1) AS n),
     bounds AS MATERIALIZED (
-        SELECT b.pri, b.n, b.share, ceil(b.start + b.shift * (b.share - b.size))::bigint AS from_id,
-            ceil(b.start + b.shift * (b.share - b.size) + b.size)::bigint AS to_id
+        SELECT b.pri, b.n, b.windows, b.share, ceil(b.start)::bigint AS from_id,
+            least(ceil(b.start + least(b.wanted, b.share))::bigint, b.ending) AS to_id
         FROM place b),
     found AS (
         SELECT b.pri, b.n, b.share * CASE WHEN w.rows < _most THEN w.rows / greatest(b.to_id - b.from_id, 1)::float8
-            ELSE _most / (w.last - b.from_id + 1)::float8 END AS tasks
+            ELSE _most / (w.last - b.from_id + 1)::float8 END AS tasks, b.windows
         FROM bounds b CROSS JOIN LATERAL (SELECT count(*) AS rows, max(r.id) AS last FROM (SELECT t.id FROM taskyard.task t
             WHERE t.tube = _number AND t.state = 0 AND t.pri = b.pri AND t.id >= b.from_id AND t.id < b.to_id
             ORDER BY t.id LIMIT _most) r) w)
-    SELECT sum(f.tasks), sqrt(coalesce(sum((f.before + f.behind - 2 * f.tasks) ^ 2), 0) / 6), count(*) FILTER (WHERE f.tasks > 0)
-        INTO ahead, error, hits
-        FROM (SELECT f.tasks, lag(f.tasks) OVER near AS before, lead(f.tasks) OVER near AS behind FROM found f
+    SELECT sum(f.tasks), sqrt(coalesce(sum((f.before + f.behind - 2 * f.tasks) ^ 2 * f.windows / (f.windows - 2)), 0) / 6),
+        count(*) FILTER (WHERE f.tasks > 0) INTO ahead, error, hits
+        FROM (SELECT f.tasks, lag(f.tasks) OVER near AS before, lead(f.tasks) OVER near AS behind, f.windows FROM found f
             WINDOW near AS (PARTITION BY f.pri ORDER BY f.n)) f;
 END $$;
 
@@ -228,6 +230,7 @@ DECLARE
     _rows float8[] := ARRAY['infinity', NULL];
     _more float8;
     _short float8;
+    _window float8[];
 BEGIN
     SELECT sum(c.ready), sum(c.ready) / greatest(sum(c.ready + c.passed + c.taken + c.delayed + c.buried), 1)::float8
         INTO _all, _ready FROM taskyard.count c WHERE c.tube = _number;
@@ -240,29 +243,28 @@ BEGIN
             _sample := taskyard.ready_sampled_by_id(_number, _pri, _id, _all, _windows[2], CASE WHEN _is_within THEN 4 ELSE 16 END);
         END IF;
         ahead := least(greatest(round(coalesce(_sample.ahead, 0)), _before + 64), _all);
-        EXIT WHEN _sample.error <= CASE WHEN _windows[_how] < 100 THEN 0.012 ELSE 0.016 END * ahead AND _sample.hits > 8
-            OR _windows[_how] = 16000;
+        EXIT WHEN _sample.error <= CASE WHEN _windows[_how] < 128 THEN 0.01 ELSE 0.016 END * ahead
+            AND _sample.hits > 8 OR _windows[_how] = 16000;
         -- The error falls with the number of windows where these are closer than batches are long, and with its root otherwise.
         _more := (coalesce(_sample.error, ahead) / (0.014 * ahead)) ^ 1.5;
         IF _how = 1 AND _windows[1] = _first THEN
-            IF _short IS NULL
-                AND taskyard.ready_in_window(_found.firsts, _found.ends, _found.gaps, 60, ahead) * _first < 24000
-            THEN
+            _window := ARRAY[taskyard.ready_in_window(_found.firsts, _found.ends, _found.gaps, 24, ahead),
+                taskyard.ready_in_window(_found.firsts, _found.ends, _found.gaps, 60, ahead)];
+            IF _short IS NULL AND _window[2] * _first < least(24000, ahead / 4) THEN
                 _short := _more;
                 _length := 60;
-                _is_within := _sample.hits < 0.75 * _first;
                 CONTINUE;
             END IF;
-            _is_within := _is_within OR _short IS NULL OR _more > _short / 3;
-            IF _more > _short / 3 THEN
+            _is_within := coalesce(_more > 0.75 * _short, true);
+            IF _more * (10 + _window[2]) > _short * (10 + _window[1]) THEN
                 _more := _short;
                 _length := 24;
             END IF;
         END IF;
-        _windows[_how] := least(_windows[_how] * greatest(_more, 1.6), 16000);
+        _windows[_how] := least(greatest(_windows[_how] * greatest(_more, 1.6), 128), 16000);
         _length := CASE WHEN _length = 24 AND _windows[1] > 256 AND _is_within THEN 3 ELSE _length END;
-        _rows[_how] := _windows[_how] * CASE WHEN _how = 1 AND _length > 3 THEN 10
-            + coalesce(taskyard.ready_in_window(_found.firsts, _found.ends, _found.gaps, _length, ahead), _length) ELSE 16 END;
+        _rows[_how] := _windows[_how] * CASE WHEN _how = 2 OR _length = 3 THEN 16
+            ELSE 10 + coalesce(_window[CASE _length WHEN 24 THEN 1 ELSE 2 END], _length) END;
         -- By id, most windows are needed if each has only tasks ahead or only others; there may be a sixteenth of it.
         _rows[2] := coalesce(_rows[2], greatest(8192, (_all::float8 / ahead - 1) / 0.014 ^ 2) / _ready);
         IF least(ahead - _before, _all - ahead) <= least(_rows[1], _rows[2]) THEN
