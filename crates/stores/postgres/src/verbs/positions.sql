@@ -229,7 +229,7 @@ DECLARE
     _is_within boolean := false;
     _rows float8[] := ARRAY['infinity', NULL];
     _more float8;
-    _short float8;
+    _error float8;
     _window float8[];
 BEGIN
     SELECT sum(c.ready), sum(c.ready) / greatest(sum(c.ready + c.passed + c.taken + c.delayed + c.buried), 1)::float8
@@ -243,26 +243,27 @@ BEGIN
             _sample := taskyard.ready_sampled_by_id(_number, _pri, _id, _all, _windows[2], CASE WHEN _is_within THEN 4 ELSE 16 END);
         END IF;
         ahead := least(greatest(round(coalesce(_sample.ahead, 0)), _before + 64), _all);
-        EXIT WHEN _sample.error <= CASE WHEN _windows[_how] < 128 THEN 0.01 ELSE 0.016 END * ahead
-            AND _sample.hits > 8 OR _windows[_how] = 16000;
-        -- The error falls with the number of windows where these are closer than batches are long, and with its root otherwise.
-        _more := (coalesce(_sample.error, ahead) / (0.014 * ahead)) ^ 1.5;
+        -- The standard error from few windows is uncertain itself.
+        EXIT WHEN _sample.error <= CASE WHEN _windows[_how] < 96 THEN 0.01 ELSE 0.016 END * ahead AND _sample.hits > 8
+            OR _windows[_how] = 16000;
+        _more := coalesce(_sample.error, ahead) / (0.014 * ahead);
         IF _how = 1 AND _windows[1] = _first THEN
+            _error := _more;
             _window := ARRAY[taskyard.ready_in_window(_found.firsts, _found.ends, _found.gaps, 24, ahead),
-                taskyard.ready_in_window(_found.firsts, _found.ends, _found.gaps, 60, ahead)];
-            IF _short IS NULL AND _window[2] * _first < least(24000, ahead / 4) THEN
-                _short := _more;
-                _length := 60;
+                taskyard.ready_in_window(_found.firsts, _found.ends, _found.gaps, 40, ahead)];
+            IF 2 * _first * _window[2] < least(24000, ahead / 4) THEN
+                _windows[1] := 2 * _first;
+                _length := 40;
                 CONTINUE;
             END IF;
-            _is_within := coalesce(_more > 0.75 * _short, true);
-            IF _more * (10 + _window[2]) > _short * (10 + _window[1]) THEN
-                _more := _short;
-                _length := 24;
-            END IF;
+            _is_within := true;
+        ELSIF _how = 1 AND _windows[1] = 2 * _first AND _more > 0.63 * _error AND _sample.hits < 0.8 * _windows[1] THEN
+            _is_within := true;
+            _length := 24;
         END IF;
-        _windows[_how] := least(greatest(_windows[_how] * greatest(_more, 1.6), 128), 16000);
-        _length := CASE WHEN _length = 24 AND _windows[1] > 256 AND _is_within THEN 3 ELSE _length END;
+        -- The error falls with the root of the number of windows, and faster where these are closer than batches are long.
+        _windows[_how] := least(_windows[_how] * greatest(_more ^ CASE WHEN _is_within THEN 1.5 ELSE 2 END, 1.6), 16000);
+        _length := CASE WHEN _is_within AND _windows[1] > 256 THEN 3 ELSE _length END;
         _rows[_how] := _windows[_how] * CASE WHEN _how = 2 OR _length = 3 THEN 16
             ELSE 10 + coalesce(_window[CASE _length WHEN 24 THEN 1 ELSE 2 END], _length) END;
         -- By id, most windows are needed if each has only tasks ahead or only others; there may be a sixteenth of it.
