@@ -35,7 +35,7 @@ const MIGRATIONS: &[&str] = &[
 ];
 
 /// The version of the functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 35;
+const FUNCTIONS: i32 = 36;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),

@@ -1,8 +1,8 @@
 -- Shows where waiting tasks are in the queue. Counts few tasks exactly and estimates the number of many from samples, so that the
 -- cost does not grow with the tube. All statements of a stable function have one snapshot.
 --
--- A sample is the number of rows in a window of ids, whose length is chosen so that it has about 20 rows (16 by id, 60 in a first look) and hardly ever
--- many more; of a window with more only these count, with the length that they have. Windows of a fixed length are unbiased also where
+-- A sample is the number of rows in a window of ids, whose length is chosen so that it has a certain number of rows and hardly ever many
+-- more; of a window with more only these count, with the length that they have. Windows of a fixed length are unbiased also where
 -- ids have large holes, because tasks of other priorities were put between. The windows are at irregular places, so that holes in a
 -- regular pattern are not always missed.
 --
@@ -13,6 +13,7 @@
 DROP FUNCTION IF EXISTS taskyard.ready_sampled(integer, bigint[], bigint[], bigint[], float8[], float8[]);
 DROP FUNCTION IF EXISTS taskyard.ready_sampled(integer, bigint[], bigint[], bigint[], float8[], float8[], integer);
 DROP FUNCTION IF EXISTS taskyard.ready_sampled_by_id(integer, bigint, bigint);
+DROP FUNCTION IF EXISTS taskyard.ready_sampled_by_id(integer, bigint, bigint, bigint, integer);
 DROP FUNCTION IF EXISTS taskyard.ready_sampled_by_id(integer, bigint, bigint, bigint, integer);
 DROP FUNCTION IF EXISTS taskyard.ready_estimated(integer, bigint, bigint);
 
@@ -70,10 +71,11 @@ BEGIN
 END $$;
 
 -- The priorities of ready tasks before a place; NULL if there are more than _limit. Of each the first id, the end of its ids, and how
--- far its ids are apart, on average and where they are densest; NULL if it has few.
+-- far its ids are apart, on average and where they are densest, from 8 tasks at some places; NULL if it has few. The first task may be
+-- far from all others, or all others be at its side, so its place counts only if no other has tasks.
 CREATE OR REPLACE FUNCTION taskyard.ready_priorities(_number integer, _pri bigint, _id bigint, _limit bigint,
     OUT pris bigint[], OUT firsts bigint[], OUT ends bigint[], OUT gaps float8[], OUT smallest float8[])
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET cpu_operator_cost = 1 AS $$
 BEGIN
     WITH RECURSIVE found AS (
         (SELECT t.pri, t.id FROM taskyard.task t WHERE t.tube = _number AND t.state = 0 ORDER BY t.pri, t.id LIMIT 1)
@@ -82,7 +84,7 @@ BEGIN
             WHERE t.tube = _number AND t.state = 0 AND t.pri > f.pri ORDER BY t.pri, t.id LIMIT 1) n
         WHERE (n.pri, n.id) < (_pri, _id)),
     chosen AS (SELECT f.pri, f.id FROM found f LIMIT _limit + 1),
-    ended AS (SELECT s.pri, s.id, e.id + 1 AS ending, greatest(64 / count(*) OVER (), 4) AS probes
+    ended AS (SELECT s.pri, s.id, e.id + 1 AS ending, greatest(16 / count(*) OVER (), 4) AS probes
         FROM chosen s CROSS JOIN LATERAL (SELECT t.id FROM taskyard.task t
         WHERE t.tube = _number AND t.state = 0
             AND (t.pri, t.id) < (s.pri, CASE WHEN s.pri = _pri THEN _id ELSE 9223372036854775807 END)
@@ -90,54 +92,60 @@ BEGIN
         WHERE (SELECT count(*) FROM chosen) <= _limit)
     SELECT array_agg(e.pri), array_agg(e.id), array_agg(e.ending), array_agg(g.gap), array_agg(g.smallest)
         INTO pris, firsts, ends, gaps, smallest
-        FROM ended e CROSS JOIN LATERAL (SELECT avg(l.id - p.from_id) / 7 AS gap, min(l.id - p.from_id) / 7.0 AS smallest
-            FROM (SELECT e.id + floor((e.ending - e.id) * (n + taskyard.shift(n)) / e.probes)::bigint AS from_id
-                FROM generate_series(0, e.probes - 1) AS n OFFSET 0) p
+        FROM ended e CROSS JOIN LATERAL (
+            SELECT coalesce(avg(l.id - p.from_id) FILTER (WHERE p.n >= 0), avg(l.id - p.from_id)) / 7 AS gap,
+                min(l.id - p.from_id) / 7.0 AS smallest
+            FROM (SELECT n, e.id + CASE WHEN n < 0 THEN 0 ELSE floor((e.ending - e.id) * (n + taskyard.shift(n)) / e.probes)
+                    END::bigint AS from_id
+                FROM generate_series(-1, e.probes - 1) AS n OFFSET 0) p
             CROSS JOIN LATERAL (SELECT t.id FROM taskyard.task t
                 WHERE t.tube = _number AND t.state = 0 AND t.pri = e.pri AND t.id >= p.from_id AND t.id < e.ending
                 ORDER BY t.pri, t.id OFFSET 7 LIMIT 1) l) g;
 END $$;
 
 -- About how many tasks of these priorities are ready, as ready_priorities found them, from so many windows with about _rows and at most
--- _most rows, how many windows have some, and the standard error of that: each window differs from the average of its neighbours by their errors. A priority with more tasks or more ids gets more windows. More than 256 are
--- read only where batches are longer than a window, so a shorter one shows the same. The plan is made for the present size of the table:
--- for an empty one the index of ids seems to cost the same.
+-- _most rows, how many windows have some, and the standard error of that: each window differs from the average of its neighbours by their
+-- errors. Windows of different priorities are at different places, so that their errors are independent. A priority with more tasks or more
+-- ids gets more windows. One plan is kept, because it costs as much as the windows. Comparisons cost much, so that also for an empty
+-- table the index that needs fewest of them is the cheapest.
 CREATE OR REPLACE FUNCTION taskyard.ready_sampled(
     _number integer, _pris bigint[], _firsts bigint[], _ends bigint[], _gaps float8[], _smallest float8[], _windows integer,
     _rows integer, _most integer, OUT ahead float8, OUT error float8, OUT hits bigint)
-LANGUAGE plpgsql STABLE SET plan_cache_mode = force_custom_plan AS $$
+LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET cpu_operator_cost = 1 AS $$
 BEGIN
     WITH part AS (
         SELECT s.pri, s.first_id, s.ending - s.first_id AS length,
-            coalesce(least(_rows * s.gap, _most * 15 / 16 * s.smallest), s.ending - s.first_id)
-                / CASE WHEN _windows > 256 THEN 8 ELSE 1 END AS wanted,
+            coalesce(least(_rows * s.gap, _most * 15 / 16 * s.smallest), s.ending - s.first_id) AS wanted,
             CASE WHEN s.gap IS NULL THEN 1 ELSE 2 + ceil((_windows - 2) * ((s.ending - s.first_id) / s.gap
                     / sum((s.ending - s.first_id) / s.gap) OVER ()
                 + (s.ending - s.first_id) / sum(s.ending - s.first_id) OVER ()) / 2) END::integer AS windows
         FROM unnest(_pris, _firsts, _ends, _gaps, _smallest) AS s(pri, first_id, ending, gap, smallest)),
     place AS (
-        SELECT p.pri, n, p.length::float8 / p.windows AS share, least(p.wanted, p.length::float8 / p.windows) AS size,
-            p.first_id + p.length::float8 / p.windows * n AS start, taskyard.shift(n) AS shift
+        SELECT p.pri, n, p.windows, p.length::float8 / p.windows AS share, p.wanted, p.first_id + p.length AS ending,
+            p.first_id + p.length::float8 / p.windows
+                * (n + CASE WHEN p.wanted * p.windows < p.length
+                    THEN taskyard.shift((hashint8(p.pri)::bigint << 16) + n) ELSE 0 END) AS start
         FROM part p CROSS JOIN LATERAL generate_series(0, p.windows - 1) AS n),
     bounds AS MATERIALIZED (
-        SELECT b.pri, b.n, b.share, ceil(b.start + b.shift * (b.share - b.size))::bigint AS from_id,
-            ceil(b.start + b.shift * (b.share - b.size) + b.size)::bigint AS to_id
+        SELECT b.pri, b.n, b.windows, b.share, ceil(b.start)::bigint AS from_id,
+            least(ceil(b.start + least(b.wanted, b.share))::bigint, b.ending) AS to_id
         FROM place b),
     found AS (
         SELECT b.pri, b.n, b.share * CASE WHEN w.rows < _most THEN w.rows / greatest(b.to_id - b.from_id, 1)::float8
-            ELSE _most / (w.last - b.from_id + 1)::float8 END AS tasks
+            ELSE _most / (w.last - b.from_id + 1)::float8 END AS tasks, b.windows
         FROM bounds b CROSS JOIN LATERAL (SELECT count(*) AS rows, max(r.id) AS last FROM (SELECT t.id FROM taskyard.task t
             WHERE t.tube = _number AND t.state = 0 AND t.pri = b.pri AND t.id >= b.from_id AND t.id < b.to_id
             ORDER BY t.id LIMIT _most) r) w)
-    SELECT sum(f.tasks), sqrt(coalesce(sum((f.before + f.behind - 2 * f.tasks) ^ 2), 0) / 6), count(*) FILTER (WHERE f.tasks > 0)
-        INTO ahead, error, hits
-        FROM (SELECT f.tasks, lag(f.tasks) OVER near AS before, lead(f.tasks) OVER near AS behind FROM found f
+    SELECT sum(f.tasks), sqrt(coalesce(sum((f.before + f.behind - 2 * f.tasks) ^ 2 * f.windows / (f.windows - 2)), 0) / 6),
+        count(*) FILTER (WHERE f.tasks > 0) INTO ahead, error, hits
+        FROM (SELECT f.tasks, lag(f.tasks) OVER near AS before, lead(f.tasks) OVER near AS behind, f.windows FROM found f
             WINDOW near AS (PARTITION BY f.pri ORDER BY f.n)) f;
 END $$;
 
 -- About how many of _all ready tasks are before a place, from so many windows of all tasks of the tube by id, the standard error of that, and how many
--- windows have ready tasks. The share of the ready tasks is estimated, so that holes between ids do not matter. NULL if no window has a ready task.
-CREATE OR REPLACE FUNCTION taskyard.ready_sampled_by_id(_number integer, _pri bigint, _id bigint, _all bigint, _windows integer,
+-- windows have ready tasks; a window has about _rows tasks. The share of the ready tasks is estimated, so that holes between ids do not matter.
+-- NULL if no window has a ready task.
+CREATE OR REPLACE FUNCTION taskyard.ready_sampled_by_id(_number integer, _pri bigint, _id bigint, _all bigint, _windows integer, _rows integer,
     OUT ahead float8, OUT error float8, OUT hits bigint)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -148,7 +156,7 @@ BEGIN
     SELECT a.id, (z.id + 1 - a.id) / _windows::float8 INTO _first, _share
         FROM (SELECT t.id FROM taskyard.task t WHERE t.tube = _number ORDER BY t.id LIMIT 1) a
         CROSS JOIN (SELECT t.id FROM taskyard.task t WHERE t.tube = _number ORDER BY t.id DESC LIMIT 1) z;
-    SELECT coalesce(least(avg(l.id - p.from_id) / 15 * 16, _share), _share) INTO _size
+    SELECT coalesce(least(avg(l.id - p.from_id) / 15 * _rows, _share), _share) INTO _size
         FROM (SELECT (_first + _share * _windows / 8 * n)::bigint AS from_id FROM generate_series(0, 7) AS n) p
         CROSS JOIN LATERAL (SELECT t.id FROM taskyard.task t WHERE t.tube = _number AND t.id >= p.from_id
             ORDER BY t.id OFFSET 15 LIMIT 1) l;
@@ -161,8 +169,8 @@ BEGIN
         FROM bounds b CROSS JOIN LATERAL (SELECT count(*) AS rows, max(r.id) AS last, count(*) FILTER (WHERE r.state = 0) AS ready,
                 count(*) FILTER (WHERE r.state = 0 AND (r.pri, r.id) < (_pri, _id)) AS ahead
             FROM (SELECT t.id, t.pri, t.state FROM taskyard.task t
-                WHERE t.tube = _number AND t.id >= b.from_id AND t.id < b.to_id ORDER BY t.id LIMIT 60) r) w
-        CROSS JOIN LATERAL (SELECT CASE WHEN w.rows < 60 THEN greatest(b.to_id - b.from_id, 1) ELSE w.last - b.from_id + 1 END::float8
+                WHERE t.tube = _number AND t.id >= b.from_id AND t.id < b.to_id ORDER BY t.id LIMIT 4 * _rows) r) w
+        CROSS JOIN LATERAL (SELECT CASE WHEN w.rows < 4 * _rows THEN greatest(b.to_id - b.from_id, 1) ELSE w.last - b.from_id + 1 END::float8
             AS length) s),
     whole AS (SELECT sum(f.ahead) / nullif(sum(f.ready), 0) AS share, _all / nullif(sum(f.ready), 0) AS weight FROM found f)
     SELECT _all * min(w.share), min(w.weight) * sqrt(sum((f.before + f.behind - 2 * f.rest) ^ 2) / 6), count(*) FILTER (WHERE f.ready > 0)
@@ -192,11 +200,20 @@ BEGIN
     RETURN _count;
 END $$;
 
--- About how many ready tasks are before a place, of which _before are before an earlier one. A few windows are read first. If their standard
--- error is more than 1.6 %, the cheapest of these follows, by the number of rows that could be read in its time: more windows of each
--- priority, windows of all tasks by id, or to count the tasks from the earlier place, or those behind. Where long batches of several priorities
--- alternate, each window is within one of them, and thousands are needed. Answers also whether it has sampled (0), counted from the
--- earlier place (1) or from the end (2).
+-- How many rows a window of _length average gaps between the ids of its priority has, if so many tasks are ahead.
+CREATE OR REPLACE FUNCTION taskyard.ready_in_window(_firsts bigint[], _ends bigint[], _gaps float8[], _length integer, _ahead bigint)
+RETURNS float8 LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN (SELECT _length * _ahead * sum(p.gap * (p.ending - p.first_id)) / sum(p.ending - p.first_id) ^ 2
+        FROM unnest(_firsts, _ends, _gaps) AS p(first_id, ending, gap));
+END $$;
+
+-- About how many ready tasks are before a place, of which _before are before an earlier one. A few windows of each priority are read first.
+-- If their standard error is too large, longer ones are tried: where short batches of several priorities alternate, each has several
+-- batches. Then the cheapest of these follows, by the number of rows that could be read in its time: more windows of each priority, windows of
+-- all tasks by id, or to count the tasks from the earlier place, or those behind. Where long batches alternate, each window is within
+-- one of them, so thousands are needed, and these are short. Answers also whether it has sampled (0), counted from the earlier place
+-- (1) or from the end (2).
 CREATE OR REPLACE FUNCTION taskyard.ready_estimated(
     _number integer, _pri bigint, _id bigint, _from_pri bigint, _from_id bigint, _before bigint, OUT ahead bigint, OUT way integer)
 LANGUAGE plpgsql STABLE AS $$
@@ -206,36 +223,51 @@ DECLARE
     _all bigint;
     _ready float8;
     _how integer := CASE WHEN _found.pris IS NULL THEN 2 ELSE 1 END;
-    _windows integer[] := ARRAY[256, 256];
+    _first integer := least(greatest(48, 6 * cardinality(_found.pris)), 256);
+    _windows integer[] := ARRAY[_first, CASE _how WHEN 1 THEN 512 ELSE 256 END];
+    _length integer := 24;
+    _is_within boolean := false;
     _rows float8[] := ARRAY['infinity', NULL];
     _more float8;
+    _error float8;
+    _window float8[];
 BEGIN
     SELECT sum(c.ready), sum(c.ready) / greatest(sum(c.ready + c.passed + c.taken + c.delayed + c.buried), 1)::float8
         INTO _all, _ready FROM taskyard.count c WHERE c.tube = _number;
     way := 0;
-    -- A first look with fewer and longer windows is enough unless batches of priorities alternate.
-    IF cardinality(_found.pris) <= 8 THEN
-        _sample := taskyard.ready_sampled(_number, _found.pris, _found.firsts, _found.ends, _found.gaps, _found.smallest, 56, 60, 170);
-        ahead := least(greatest(round(coalesce(_sample.ahead, 0)), _before + 64), _all);
-        IF _sample.error <= 0.016 * ahead AND _sample.hits >= 42 THEN
-            RETURN;
-        END IF;
-    END IF;
     LOOP
         IF _how = 1 THEN
-            _sample := taskyard.ready_sampled(_number, _found.pris, _found.firsts, _found.ends, _found.gaps, _found.smallest, _windows[1],
-                20, 120);
+            _sample := taskyard.ready_sampled(_number, _found.pris, _found.firsts, _found.ends, _found.gaps, _found.smallest,
+                _windows[1], _length, CASE _length WHEN 3 THEN 15 WHEN 24 THEN 120 ELSE 12000 END);
         ELSE
-            _sample := taskyard.ready_sampled_by_id(_number, _pri, _id, _all, _windows[2]);
+            _sample := taskyard.ready_sampled_by_id(_number, _pri, _id, _all, _windows[2], CASE WHEN _is_within THEN 4 ELSE 16 END);
         END IF;
         ahead := least(greatest(round(coalesce(_sample.ahead, 0)), _before + 64), _all);
-        EXIT WHEN _sample.error <= 0.016 * ahead AND _sample.hits > 8 OR _windows[_how] = 16000;
-        -- The error falls with the number of windows where these are closer than batches are long, and with its root otherwise.
-        _more := greatest((coalesce(_sample.error, ahead) / (0.014 * ahead)) ^ 1.5, 1.3);
-        _rows[_how] := _windows[_how] * _more * 40 * _how;
-        _windows[_how] := least(_windows[_how] * least(_more, 4), 16000);
-        -- By id, most windows are needed if each has only tasks ahead or only others.
-        _rows[2] := coalesce(_rows[2], 40 * greatest(512, (_all::float8 / ahead - 1) / 0.014 ^ 2) / _ready);
+        -- The standard error from few windows is uncertain itself.
+        EXIT WHEN _sample.error <= CASE WHEN _windows[_how] < 96 THEN 0.01 ELSE 0.016 END * ahead AND _sample.hits > 8
+            OR _windows[_how] = 16000;
+        _more := coalesce(_sample.error, ahead) / (0.014 * ahead);
+        IF _how = 1 AND _windows[1] = _first THEN
+            _error := _more;
+            _window := ARRAY[taskyard.ready_in_window(_found.firsts, _found.ends, _found.gaps, 24, ahead),
+                taskyard.ready_in_window(_found.firsts, _found.ends, _found.gaps, 40, ahead)];
+            IF 2 * _first * _window[2] < least(24000, ahead / 4) THEN
+                _windows[1] := 2 * _first;
+                _length := 40;
+                CONTINUE;
+            END IF;
+            _is_within := true;
+        ELSIF _how = 1 AND _windows[1] = 2 * _first AND _more > 0.63 * _error AND _sample.hits < 0.8 * _windows[1] THEN
+            _is_within := true;
+            _length := 24;
+        END IF;
+        -- The error falls with the root of the number of windows, and faster where these are closer than batches are long.
+        _windows[_how] := least(_windows[_how] * greatest(_more ^ CASE WHEN _is_within THEN 1.5 ELSE 2 END, 1.6), 16000);
+        _length := CASE WHEN _is_within AND _windows[1] > 256 THEN 3 ELSE _length END;
+        _rows[_how] := _windows[_how] * CASE WHEN _how = 2 OR _length = 3 THEN 16
+            ELSE 10 + coalesce(_window[CASE _length WHEN 24 THEN 1 ELSE 2 END], _length) END;
+        -- By id, most windows are needed if each has only tasks ahead or only others; there may be a sixteenth of it.
+        _rows[2] := coalesce(_rows[2], greatest(8192, (_all::float8 / ahead - 1) / 0.014 ^ 2) / _ready);
         IF least(ahead - _before, _all - ahead) <= least(_rows[1], _rows[2]) THEN
             way := CASE WHEN ahead - _before <= _all - ahead THEN 1 ELSE 2 END;
             ahead := CASE way WHEN 1 THEN _before + taskyard.ready_counted(_number, _from_pri, _from_id, _pri, _id)

@@ -3,7 +3,9 @@
 -- Positions are not read in a transaction, so long work yields.
 
 -- How many windows are read at first and at most: of the ready tasks of each priority, and of all tasks.
-local WINDOWS, WINDOWS_MAX, WINDOWS_BY_ID, WINDOWS_BY_ID_MAX = 256, 4000, 64, 960
+local WINDOWS, WINDOWS_MAX, WINDOWS_BY_ID, WINDOWS_BY_ID_MAX = 48, 4000, 64, 960
+-- How many are many: the standard error from fewer is uncertain itself, and has to be less.
+local WINDOWS_MANY, ERROR_OF_FEW_MAX = 128, 0.01
 -- The largest standard error of an estimate, as a share of it, and that for which the number of windows is chosen.
 local ERROR_MAX, ERROR_WANTED = 0.017, 0.015
 -- With many priorities tasks are sampled by id, unless so few are ahead.
@@ -67,18 +69,18 @@ end
 
 -- The same as `counted`, estimated from windows of each of these priorities.
 local function estimated_by_priority(tube, shared, parts, pri, id)
-    local windows, all = WINDOWS, tube.n.takeable
+    local windows, all = math.min(math.max(WINDOWS, 6 * #parts), 256), tube.n.takeable
     positions.measure(tube.number, parts)
     while true do
         local ahead, err = positions.sampled_ready(tube.number, shared, parts, windows)
-        if err <= ERROR_MAX * ahead or windows >= WINDOWS_MAX then
+        if err <= (windows < WINDOWS_MANY and ERROR_OF_FEW_MAX or ERROR_MAX) * ahead or windows >= WINDOWS_MAX then
             return ahead, false, false
         end
-        local more = times_more(ahead, err)
-        if math.min(ahead - shared.ahead, all - ahead) <= windows * more * positions.WINDOW_COST then
+        windows = math.max(windows * times_more(ahead, err), WINDOWS_MANY)
+        if math.min(ahead - shared.ahead, all - ahead) <= windows * positions.WINDOW_COST then
             return counted(tube, shared, ahead, pri, id)
         end
-        windows = math.min(math.ceil(windows * math.min(more, 4)), WINDOWS_MAX)
+        windows = math.min(math.ceil(windows), WINDOWS_MAX)
     end
 end
 

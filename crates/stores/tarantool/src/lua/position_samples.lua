@@ -15,7 +15,7 @@ local ROWS_BY_ID, ROWS_READ_BY_ID = 40, 60
 -- Most rows of a window.
 local ROWS_MAX = 120
 -- In how many places the distance of ids is measured.
-local PROBES = 64
+local PROBES = 16
 -- With more priorities than this, tasks are sampled by id.
 local PRIORITIES_MAX = 64
 
@@ -82,8 +82,8 @@ function positions.work(shared, rows)
 end
 
 -- Calls a function for windows from an id to another, with the bounds of each, the length that it stands for and its number.
-local function each_window(first, ending, count, size, visit)
-    local share, shift = (ending - first) / count, shifts()
+local function each_window(first, ending, count, size, shift, visit)
+    local share = (ending - first) / count
     size = math.min(size, share)
     for place = 0, count - 1 do
         local start = first + share * place + (share - size) * shift()
@@ -100,7 +100,8 @@ local function sum_of(numbers)
             squares = squares + (numbers[place - 1] + numbers[place + 1] - 2 * numbers[place]) ^ 2
         end
     end
-    return sum, squares / 6
+    -- The first and the last have one neighbour.
+    return sum, size > 2 and squares / 6 * size / (size - 2) or 0
 end
 
 -- The length of a window with so many rows, at most `most`, of which this is the last id.
@@ -164,7 +165,8 @@ end
 
 -- About how many tasks of these priorities are ready, from so many windows, and the standard error of that.
 function positions.sampled_ready(of, shared, parts, windows)
-    local ahead, squares = 0, 0
+    -- Windows of different priorities are at different places, so that their errors are independent.
+    local ahead, squares, shift = 0, 0, shifts()
     for _, part in ipairs(parts) do
         local count = part.gap and 2 + math.ceil(windows * part.windows) or 1
         local size, numbers = part.ending, {}
@@ -173,7 +175,7 @@ function positions.sampled_ready(of, shared, parts, windows)
             local rows = ROWS * math.min(math.max(part.gap / part.smallest / 2, 1), 3)
             size = math.min(rows * part.gap, 0.9 * ROWS_MAX * part.smallest)
         end
-        each_window(part.first, part.ending, count, size, function(from, to, share, place)
+        each_window(part.first, part.ending, count, size, shift, function(from, to, share, place)
             local found, last = ready_in_window(of, part.pri, from, to)
             numbers[place] = share * found / length_of(from, to, found, ROWS_MAX, last)
             positions.work(shared, positions.WINDOW_COST)
@@ -216,11 +218,11 @@ function positions.sample_by_id(c, of, shared, windows)
         return found
     end
     local first, last = tonumber(head[ID]), tonumber(tail[ID])
-    local gap = gap_of(first, last + 1, PROBES / 4, ROWS, function(from, offset)
+    local gap = gap_of(first, last + 1, PROBES, ROWS, function(from, offset)
         local row = S.task:select({ of, from }, { iterator = 'GE', offset = offset, limit = 1 })[1]
         return row and row[TUBE] == of and tonumber(row[ID]) or nil
     end)
-    each_window(first, last + 1, windows, ROWS_BY_ID * (gap or 1), function(from, to, _, place)
+    each_window(first, last + 1, windows, ROWS_BY_ID * (gap or 1), shifts(), function(from, to, _, place)
         add_window(c, of, found, from, to, place)
         positions.work(shared, positions.WINDOW_COST_BY_ID)
     end)
