@@ -40,7 +40,8 @@ impl Client {
 
     /// Runs all its operations that the mask does not leave out, then ends its session.
     pub async fn run(mut self, mask: Rc<Mask>) {
-        if self.world.plan.weights.sessions {
+        let has_sessions = !self.world.plan.http_clients.contains(&self.number);
+        if self.world.plan.weights.sessions && has_sessions {
             self.begin_session((self.number, 0)).await;
         }
         for index in 0..self.world.plan.operations {

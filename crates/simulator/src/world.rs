@@ -140,6 +140,7 @@ impl World {
             FaultKind::StepClock(server, micros) => self.servers[server].clock.step(micros),
             FaultKind::CrashWorker(worker) => self.workers.crash(worker),
             FaultKind::StopWorker(worker) => self.workers.stop(worker),
+            FaultKind::FreezeWorker(worker) => self.workers.freeze(worker, true),
             _ => {}
         }
         self.faults.set(self.faults.get() + 1);
@@ -161,6 +162,7 @@ impl World {
                 self.start_server(server);
             }
             FaultKind::FreezeServer(server) => self.servers[server].freeze(false),
+            FaultKind::FreezeWorker(worker) => self.workers.freeze(worker, false),
             FaultKind::CrashWorker(worker) | FaultKind::StopWorker(worker) => {
                 self.start_worker(worker);
             }

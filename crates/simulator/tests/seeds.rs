@@ -210,6 +210,7 @@ fn planted_faults_of_a_pool_are_found() {
         (PlantedFault::ForgetSeen, 9),
         (PlantedFault::LoseRequeued, 0),
         (PlantedFault::BelieveOldData, 2),
+        (PlantedFault::RepeatLastFrame, 0),
     ];
     for (fault, seed) in seeds {
         let report = run(&Plan::draw(seed, Scenario::Pool), &Mask::default(), Some(fault));
