@@ -8,7 +8,7 @@ use taskyard_core::{Command, Error, Reply, SessionId, TaskId, TubeName};
 use taskyard_engine::Clock;
 
 use crate::history::{CallReply, OperationNumber};
-use crate::operations::{HeldTask, Verb};
+use crate::operations::{HeldTask, Verb, fix_delays};
 use crate::plan::Mask;
 use crate::tubes::TubeRole;
 use crate::world::World;
@@ -188,7 +188,10 @@ impl Client {
             return;
         }
         let index = rng.usize(0..self.held.len());
-        let command = self.held[index].finish(verb, rng);
+        let mut command = self.held[index].finish(verb, rng);
+        if self.world.plan.http_clients.contains(&self.number) {
+            fix_delays(&mut command);
+        }
         self.call(operation, command).await;
         if verb != Verb::Touch {
             self.retire(index);

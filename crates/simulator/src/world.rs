@@ -54,6 +54,7 @@ impl World {
     pub fn start(plan: &Plan, planted: Option<PlantedFault>) -> Rc<Self> {
         let started = Instant::now();
         let history = SharedHistory::new(plan.start);
+        history.reserve(plan.clients * plan.operations);
         let server = |_| SimulatedServer::new(SimulatedClock::new(started, plan.start));
         let world = Rc::new(World {
             plan: plan.clone(),
