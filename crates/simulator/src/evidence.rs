@@ -280,10 +280,10 @@ impl<'a> Evidence<'a> {
     pub fn may_be_truncated_during(&self, put: &PutTask<'_>) -> bool {
         let calls = self.tube_changes.get(put.tube).into_iter().flatten();
         let mut truncates = calls.filter(|call| matches!(call.command, Command::Truncate { .. }));
-        let is_during = |call: &&RecordedCall| {
+        let is_during = |call: &RecordedCall| {
             call.may_run_after(put.call.begin) && put.call.end.is_none_or(|end| call.begin < end)
         };
-        self.plan.scenario.has_network() && truncates.any(|call| is_during(&call))
+        self.plan.scenario.has_network() && truncates.any(|call| is_during(call))
     }
 
     /// Whether a truncate of the tube, sent after this moment or answered after it, may have removed its tasks.

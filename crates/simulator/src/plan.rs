@@ -208,14 +208,12 @@ impl Plan {
         if scenario == Scenario::Estimates {
             (plan.tubes, plan.schedules) = (vec![TubeRole::Plain], false);
         }
-        if scenario == Scenario::Network {
-            plan.http_clients = draw_http_clients(clients, &mut stream(seed, u64::MAX, 6));
-        }
-        if scenario == Scenario::Workers {
-            plan.weights.only_produce();
-            plan.workers = draw_workers(&plan, &mut stream(seed, u64::MAX, 5));
-            let mut rng = stream(seed, u64::MAX, 10);
-            plan.consumers = rng.bool().then(|| rng.usize(1..=4));
+        match scenario {
+            Scenario::Network => {
+                plan.http_clients = draw_http_clients(clients, &mut stream(seed, u64::MAX, 6));
+            }
+            Scenario::Workers => plan.draw_workers(),
+            _ => {}
         }
         if scenario == Scenario::Crashes {
             plan.draw_crashes(&mut rng);
@@ -226,10 +224,7 @@ impl Plan {
         if scenario != Scenario::Quiet {
             plan.faults = draw_faults(&plan, &mut rng);
         }
-        if scenario == Scenario::Workers && seed % 4 >= 2 {
-            let freezes = draw_freezes(&plan, &mut stream(seed, u64::MAX, 12));
-            plan.faults.extend(freezes);
-        }
+        plan.draw_freezes();
         plan
     }
 
@@ -246,6 +241,22 @@ impl Plan {
             self.pause_max = Duration::from_secs(4 * 3_600);
             let change = BERLIN_CHANGES[rng.usize(0..BERLIN_CHANGES.len())].0;
             self.start = Timestamp::from_micros((change - rng.i64(0..100_000)) * 1_000_000);
+        }
+    }
+
+    /// Draws workers and consumers, with random numbers of their own.
+    fn draw_workers(&mut self) {
+        self.weights.only_produce();
+        self.workers = draw_workers(self, &mut stream(self.seed, u64::MAX, 5));
+        let mut rng = stream(self.seed, u64::MAX, 10);
+        self.consumers = rng.bool().then(|| rng.usize(1..=4));
+    }
+
+    /// Draws when workers freeze. Half of the seeds keep the histories that they had before.
+    fn draw_freezes(&mut self) {
+        if self.scenario == Scenario::Workers && self.seed % 4 >= 2 {
+            let freezes = draw_freezes(self, &mut stream(self.seed, u64::MAX, 12));
+            self.faults.extend(freezes);
         }
     }
 

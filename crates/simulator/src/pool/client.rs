@@ -125,7 +125,7 @@ impl Operation {
         match submitted {
             Ok(task) => {
                 let is_planted = world.planted == Some(PlantedFault::RepeatLastFrame);
-                let repeats_end = is_planted && number.1 % EVERY == 0;
+                let repeats_end = is_planted && number.1.is_multiple_of(EVERY);
                 let frames = FrameReader { task, repeats_end, again: None };
                 self.follow(world, frames, gone, begun).await;
             }

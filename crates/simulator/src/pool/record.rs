@@ -8,7 +8,7 @@ use taskyard_pool::protocol::OutgoingFrame;
 use tokio::time::Instant;
 
 use super::net::{ProcessNumber, process_of};
-use super::plan::PoolPlan;
+use super::plan::{PoolFaultKind, PoolPlan};
 use super::redis::Data;
 use crate::history::{History, OperationNumber};
 use crate::judges::Violation;
@@ -217,6 +217,14 @@ impl PoolRecord {
             }
             _ => {}
         }
+    }
+
+    /// Notes that a fault begins.
+    pub fn begin_fault(&mut self, kind: PoolFaultKind) {
+        if kind.loses_data() {
+            self.latest_loss = Some(Instant::now());
+        }
+        self.history.note(format!("begin of {kind:?}"));
     }
 
     /// A task ends for its client although that received no last frame.

@@ -226,12 +226,7 @@ impl PoolWorld {
         }
         self.faults.set(self.faults.get() + 1);
         self.active_faults.set(self.active_faults.get() + 1);
-        let mut record = self.record.lock();
-        if fault.kind.loses_data() {
-            record.latest_loss = Some(Instant::now());
-        }
-        record.history.note(format!("begin of {:?}", fault.kind));
-        drop(record);
+        self.record.lock().begin_fault(fault.kind);
         sleep(fault.lasts).await;
         self.record.lock().history.note(format!("end of {:?}", fault.kind));
         self.end(fault.kind, stalled);
