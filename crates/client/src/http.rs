@@ -6,10 +6,12 @@ mod estimates;
 mod schedules;
 mod semaphores;
 mod server_url;
+mod stream;
 
 use std::fmt;
 #[cfg(feature = "tls")]
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::header::HeaderValue;
@@ -33,6 +35,7 @@ use taskyard_wire::http::{
 pub use self::backup::BackupDownload;
 use self::connection_pool::{ConnectionPool, HttpCall, RequestError};
 use self::server_url::{RequestTarget, ServerUrl};
+pub use self::stream::{HttpDialer, HttpStream};
 use crate::error::HttpError;
 #[cfg(feature = "tls")]
 use crate::tls::{Encryption, not_encrypted};
@@ -65,6 +68,11 @@ impl Http {
             return Ok(Http { pool, answer_max: ANSWER_MAX });
         }
         Ok(Http { pool: ConnectionPool::new(server), answer_max: ANSWER_MAX })
+    }
+
+    /// Sets what opens the connections, instead of TCP.
+    pub fn with_dialer(self, dialer: Arc<dyn HttpDialer>) -> Self {
+        Http { pool: self.pool.with_dialer(dialer), ..self }
     }
 
     /// Sets a file of root certificates in PEM form that sign the certificate of an `https` server, instead of those that

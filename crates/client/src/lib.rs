@@ -53,7 +53,7 @@ pub use client::Client;
 #[cfg(feature = "embedded")]
 pub use embedded::Embedded;
 pub use error::{Error, HttpError, IprotoError, Result};
-pub use http::{BackupDownload, Http};
+pub use http::{BackupDownload, Http, HttpDialer, HttpStream};
 pub use iproto::{Call, Iproto, IprotoDialer, IprotoSocket};
 pub use schedule::ScheduleManager;
 pub use semaphore::{EventStream, Events, Semaphore, SemaphoreManager};

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use taskyard_tls::{CA_VARIABLE, ClientFiles, explain};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -53,11 +53,11 @@ impl Encryption {
     }
 
     /// Encrypts a connection to this host.
-    pub async fn connect(
+    pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         host: &str,
-        stream: TcpStream,
-    ) -> Result<TlsStream<TcpStream>, EncryptionError> {
+        stream: S,
+    ) -> Result<TlsStream<S>, EncryptionError> {
         let connector = self.connector.as_ref();
         let connector = connector.map_err(|why| EncryptionError::Untrusted(why.clone()))?;
         let name = ServerName::try_from(host.to_owned()).map_err(|error| {

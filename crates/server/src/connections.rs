@@ -1,7 +1,7 @@
 //! Accepts connections and serves each until it ends.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -172,6 +172,17 @@ async fn serve(
         () = wait_for_close(&mut signal) => None,
     };
     let Some(stream) = accepted else { return };
+    serve_stream(stream, peer, router, signal, app).await;
+}
+
+/// Serves the requests of a connection until it ends or the server is stopping.
+pub(crate) async fn serve_stream(
+    stream: ServerStream,
+    peer: Option<SocketAddr>,
+    router: Router,
+    mut signal: watch::Receiver<ServerSignal>,
+    app: SharedApp,
+) {
     if clock_is_unusable() {
         return refuse_for_clock(stream).await;
     }
@@ -200,6 +211,7 @@ async fn serve(
         .with_upgrades();
     let mut connection = pin!(connection);
     let ended = tokio::select! {
+        biased;
         ended = serve_guarded(connection.as_mut()) => ended,
         () = wait_for_close(&mut signal) => {
             connection.as_mut().graceful_shutdown();

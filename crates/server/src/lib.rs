@@ -21,6 +21,7 @@ mod event_forwarding;
 mod guard;
 mod handshake_limit;
 mod http;
+mod http_service;
 mod iproto;
 mod metrics;
 #[cfg(test)]
@@ -45,6 +46,7 @@ mod worker_origins;
 pub use audit::{AuditFile, AuditFileError, AuditHandle};
 pub use auth::{Token, TokenError};
 pub use config::{BindError, Config, ExtraRoutes, HTTP_PROTOCOL};
+pub use http_service::HttpService;
 pub use iproto::{IprotoConfig, IprotoService, RandomSource};
 pub use page_sessions::PageSessionConfig;
 pub use peer_servers::{PeerFuture, PeerServer};

@@ -8,7 +8,7 @@ use taskyard_core::{Command, Error, Reply, SessionId, TaskId, TubeName};
 use taskyard_engine::Clock;
 
 use crate::history::{CallReply, OperationNumber};
-use crate::operations::{HeldTask, Verb};
+use crate::operations::{HeldTask, Verb, fix_delays};
 use crate::plan::Mask;
 use crate::tubes::TubeRole;
 use crate::world::World;
@@ -40,7 +40,8 @@ impl Client {
 
     /// Runs all its operations that the mask does not leave out, then ends its session.
     pub async fn run(mut self, mask: Rc<Mask>) {
-        if self.world.plan.weights.sessions {
+        let has_sessions = !self.world.plan.http_clients.contains(&self.number);
+        if self.world.plan.weights.sessions && has_sessions {
             self.begin_session((self.number, 0)).await;
         }
         for index in 0..self.world.plan.operations {
@@ -187,7 +188,10 @@ impl Client {
             return;
         }
         let index = rng.usize(0..self.held.len());
-        let command = self.held[index].finish(verb, rng);
+        let mut command = self.held[index].finish(verb, rng);
+        if self.world.plan.http_clients.contains(&self.number) {
+            fix_delays(&mut command);
+        }
         self.call(operation, command).await;
         if verb != Verb::Touch {
             self.retire(index);

@@ -1,12 +1,11 @@
 //! Derives from a history what judges need: which put made each task, and how long each delivery surely lasted.
 
-use std::collections::HashMap;
-
 use taskyard_core::{
     Command, Finish, Holder, Lease, NewTask, Outcome, Placed, Reply, SessionId, TaskId, Timestamp,
     TubeName,
 };
 
+use crate::fast_map::FastMap;
 use crate::faults::window_at;
 use crate::final_phase::Facts;
 use crate::history::{CallReply, History, Moment, RecordedCall};
@@ -27,13 +26,13 @@ pub struct Evidence<'a> {
     /// All deliveries that a client received, by the moment of their reply.
     pub deliveries: Vec<Delivery<'a>>,
     /// The puts by payload.
-    pub puts: HashMap<u64, PutTask<'a>>,
+    pub puts: FastMap<u64, PutTask<'a>>,
     /// Calls that may have changed the state of single tasks, in the order of their begin.
-    pub changes: HashMap<TaskKey<'a>, Vec<TaskChange<'a>>>,
+    pub changes: FastMap<TaskKey<'a>, Vec<TaskChange<'a>>>,
     /// Calls that may have changed all tasks of a tube: truncate, kick and release of all.
-    pub tube_changes: HashMap<&'a TubeName, Vec<&'a RecordedCall>>,
+    pub tube_changes: FastMap<&'a TubeName, Vec<&'a RecordedCall>>,
     /// Kicks of single tasks.
-    pub kicked: HashMap<TaskKey<'a>, Vec<(&'a RecordedCall, Option<&'a Outcome>)>>,
+    pub kicked: FastMap<TaskKey<'a>, Vec<(&'a RecordedCall, Option<&'a Outcome>)>>,
 }
 
 /// A task of a put.
@@ -142,12 +141,12 @@ impl<'a> Evidence<'a> {
             history,
             facts,
             deliveries: Vec::new(),
-            puts: HashMap::new(),
-            changes: HashMap::new(),
-            tube_changes: HashMap::new(),
-            kicked: HashMap::new(),
+            puts: FastMap::default(),
+            changes: FastMap::default(),
+            tube_changes: FastMap::default(),
+            kicked: FastMap::default(),
         };
-        let mut left = HashMap::new();
+        let mut left = FastMap::default();
         for call in &history.calls {
             evidence.read(call, &mut left);
         }
@@ -160,7 +159,7 @@ impl<'a> Evidence<'a> {
         evidence
     }
 
-    fn read(&mut self, call: &'a RecordedCall, left: &mut HashMap<SessionId, u64>) {
+    fn read(&mut self, call: &'a RecordedCall, left: &mut FastMap<SessionId, u64>) {
         let replied = match &call.reply {
             CallReply::Replied(reply) => Some(reply),
             _ => None,
@@ -223,7 +222,7 @@ impl<'a> Evidence<'a> {
     }
 
     /// Computes until when a delivery surely lasted.
-    fn limit(&self, delivery: &mut Delivery<'a>, left: &HashMap<SessionId, u64>) {
+    fn limit(&self, delivery: &mut Delivery<'a>, left: &FastMap<SessionId, u64>) {
         let changes = self.changes.get(&(delivery.tube, delivery.id)).into_iter().flatten();
         for change in changes.filter(|change| change.call.may_run_after(delivery.call.begin)) {
             let is_own = change.lease.is_none_or(|lease| lease == delivery.lease);
@@ -275,6 +274,16 @@ impl<'a> Evidence<'a> {
         let is_kick =
             |call: &Command| matches!(call, Command::Kick { .. } | Command::KickTasks { .. });
         calls.filter(move |call| is_kick(&call.command))
+    }
+
+    /// Whether a truncate may have been executed between two attempts of a put.
+    pub fn may_be_truncated_during(&self, put: &PutTask<'_>) -> bool {
+        let calls = self.tube_changes.get(put.tube).into_iter().flatten();
+        let mut truncates = calls.filter(|call| matches!(call.command, Command::Truncate { .. }));
+        let is_during = |call: &RecordedCall| {
+            call.may_run_after(put.call.begin) && put.call.end.is_none_or(|end| call.begin < end)
+        };
+        self.plan.scenario.has_network() && truncates.any(|call| is_during(call))
     }
 
     /// Whether a truncate of the tube, sent after this moment or answered after it, may have removed its tasks.

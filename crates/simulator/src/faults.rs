@@ -50,6 +50,8 @@ pub enum FaultKind {
     CrashWorker(usize),
     /// A worker is stopped gracefully; it is started again at the end.
     StopWorker(usize),
+    /// The processes of a worker do nothing.
+    FreezeWorker(usize),
 }
 
 /// A fault and its time.
@@ -119,6 +121,18 @@ pub fn draw_faults(plan: &Plan, rng: &mut Rng) -> Vec<Fault> {
     (0..count).map(|_| draw(rng)).collect()
 }
 
+/// Draws when processes of workers freeze.
+pub fn draw_freezes(plan: &Plan, rng: &mut Rng) -> Vec<Fault> {
+    let length = plan.expected_length().as_millis() as u64;
+    let draw = |rng: &mut Rng| {
+        let kind = FaultKind::FreezeWorker(rng.usize(0..plan.workers.len()));
+        let most = if rng.bool() { 2_000 } else { 30_000 };
+        let lasts = Duration::from_millis(rng.u64(1..most));
+        Fault { at: Duration::from_millis(rng.u64(0..length)), lasts, kind }
+    };
+    (0..rng.usize(0..=4)).map(|_| draw(rng)).collect()
+}
+
 /// Draws a crash for every few operations, and in some runs a disk that fails or is full for a while. Each ends before the next begins.
 fn draw_crashes(plan: &Plan, rng: &mut Rng) -> Vec<Fault> {
     let gap = CRASH_PAUSES * plan.pause_max;
@@ -181,7 +195,8 @@ impl FaultKind {
             | FaultKind::SlowConnections(_)
             | FaultKind::RefuseConnections(_)
             | FaultKind::CrashWorker(_)
-            | FaultKind::StopWorker(_) => None,
+            | FaultKind::StopWorker(_)
+            | FaultKind::FreezeWorker(_) => None,
         }
     }
 }

@@ -102,6 +102,11 @@ impl SharedHistory {
         SharedHistory(Arc::new(Mutex::new(History::new(start))))
     }
 
+    /// Provides room for so many calls.
+    pub fn reserve(&self, calls: u32) {
+        self.borrow_mut().calls.reserve(calls as usize);
+    }
+
     /// The history, to read.
     pub fn borrow(&self) -> MutexGuard<'_, History> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

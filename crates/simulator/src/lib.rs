@@ -13,6 +13,7 @@ mod describe;
 mod disk;
 mod estimates;
 mod evidence;
+mod fast_map;
 mod faults;
 mod final_phase;
 mod history;

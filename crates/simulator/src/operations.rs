@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use taskyard_core::{
-    Body, Command, Finish, FinishItem, HeldKey, Holder, Key, KeyRequest, Lease, NewTask,
-    OnConflict, SessionId, Span, Take, TaskId, TubeName,
+    AfterFailure, Body, Command, Finish, FinishItem, HeldKey, Holder, Key, KeyRequest, Lease,
+    NewTask, OnConflict, SessionId, Span, Take, TaskId, TubeName,
 };
 
 use crate::history::OperationNumber;
@@ -239,6 +239,18 @@ impl HeldTask {
 /// The result of a delivery, a MessagePack number: no other delivery has it.
 fn result_of(lease: Lease) -> Vec<u8> {
     [&[NUMBER], &lease.0.to_be_bytes()[..]].concat()
+}
+
+/// Replaces retry policies by a delay: over HTTP the server draws the random part of the delay itself.
+pub fn fix_delays(command: &mut Command) {
+    let Command::Finish { items, .. } = command else { return };
+    for item in items {
+        if let Finish::Fail(fail) = &mut item.finish
+            && let AfterFailure::Policy { .. } = fail.then
+        {
+            fail.then = AfterFailure::Retry(Span::from_secs(1));
+        }
+    }
 }
 
 /// A payload as one MessagePack value, which clients over iproto must send: a number, or a short text.

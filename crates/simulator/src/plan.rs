@@ -9,7 +9,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use taskyard_core::Timestamp;
 
-use crate::faults::{Fault, draw_faults};
+use crate::faults::{Fault, draw_faults, draw_freezes};
 use crate::history::OperationNumber;
 use crate::operations::Weights;
 use crate::pool::PoolPlan;
@@ -123,6 +123,8 @@ pub struct Plan {
     pub is_extended: bool,
     /// Whether the clients of a server share one connection to it.
     pub shares_connections: bool,
+    /// The clients that use HTTP, which has no sessions.
+    pub http_clients: BTreeSet<u32>,
     /// Whether it lasts for days, across a change of daylight saving time.
     pub lasts_days: bool,
     /// The processes of workers.
@@ -193,6 +195,7 @@ impl Plan {
             faults: Vec::new(),
             is_extended: seed % 4 >= 2 && scenario.can_be_extended(),
             shares_connections: stream(seed, u64::MAX, 4).bool(),
+            http_clients: BTreeSet::new(),
             lasts_days: false,
             workers: Vec::new(),
             consumers: None,
@@ -205,11 +208,12 @@ impl Plan {
         if scenario == Scenario::Estimates {
             (plan.tubes, plan.schedules) = (vec![TubeRole::Plain], false);
         }
-        if scenario == Scenario::Workers {
-            plan.weights.only_produce();
-            plan.workers = draw_workers(&plan, &mut stream(seed, u64::MAX, 5));
-            let mut rng = stream(seed, u64::MAX, 10);
-            plan.consumers = rng.bool().then(|| rng.usize(1..=4));
+        match scenario {
+            Scenario::Network => {
+                plan.http_clients = draw_http_clients(clients, &mut stream(seed, u64::MAX, 6));
+            }
+            Scenario::Workers => plan.draw_workers(),
+            _ => {}
         }
         if scenario == Scenario::Crashes {
             plan.draw_crashes(&mut rng);
@@ -220,6 +224,7 @@ impl Plan {
         if scenario != Scenario::Quiet {
             plan.faults = draw_faults(&plan, &mut rng);
         }
+        plan.draw_freezes();
         plan
     }
 
@@ -236,6 +241,22 @@ impl Plan {
             self.pause_max = Duration::from_secs(4 * 3_600);
             let change = BERLIN_CHANGES[rng.usize(0..BERLIN_CHANGES.len())].0;
             self.start = Timestamp::from_micros((change - rng.i64(0..100_000)) * 1_000_000);
+        }
+    }
+
+    /// Draws workers and consumers, with random numbers of their own.
+    fn draw_workers(&mut self) {
+        self.weights.only_produce();
+        self.workers = draw_workers(self, &mut stream(self.seed, u64::MAX, 5));
+        let mut rng = stream(self.seed, u64::MAX, 10);
+        self.consumers = rng.bool().then(|| rng.usize(1..=4));
+    }
+
+    /// Draws when workers freeze. Half of the seeds keep the histories that they had before.
+    fn draw_freezes(&mut self) {
+        if self.scenario == Scenario::Workers && self.seed % 4 >= 2 {
+            let freezes = draw_freezes(self, &mut stream(self.seed, u64::MAX, 12));
+            self.faults.extend(freezes);
         }
     }
 
@@ -281,6 +302,12 @@ impl Plan {
     pub fn operation_rng(&self, number: OperationNumber) -> Rng {
         stream(self.seed, u64::from(number.0), u64::from(number.1) + 1)
     }
+}
+
+/// Draws which clients use HTTP: none, some or all.
+fn draw_http_clients(clients: u32, rng: &mut Rng) -> BTreeSet<u32> {
+    let chance = [0, 0, 33, 66, 100][rng.usize(0..5)];
+    (0..clients).filter(|_| rng.u32(0..100) < chance).collect()
 }
 
 /// A stream of random numbers that depends on nothing but these numbers.

@@ -97,6 +97,8 @@ pub enum PlantedFault {
     LoseAnswer,
     /// A session keeps its tasks although its connection was cut.
     KeepCutSessions,
+    /// A session over HTTP answers a request with its previous answer.
+    RepeatHttpAnswer,
     /// A client repeats a put without a key after its answer was lost.
     RepeatUnkeyedPut,
     /// A worker does not extend its leases, and believes that it did.
@@ -135,11 +137,13 @@ pub enum PlantedFault {
     LoseRequeued,
     /// A Redis that has lost its latest data is believed.
     BelieveOldData,
+    /// A gateway sends the last frame of a task twice.
+    RepeatLastFrame,
 }
 
 impl PlantedFault {
     /// All of them, with the scenarios in which they are looked for.
-    pub const ALL: [(PlantedFault, Scenario); 64] = [
+    pub const ALL: [(PlantedFault, Scenario); 66] = [
         (PlantedFault::ReuseLease, Scenario::Memory),
         (PlantedFault::LoseWakeup, Scenario::Memory),
         (PlantedFault::ForgetTick, Scenario::Memory),
@@ -185,6 +189,7 @@ impl PlantedFault {
         (PlantedFault::SwapAnswers, Scenario::Network),
         (PlantedFault::LoseAnswer, Scenario::Network),
         (PlantedFault::KeepCutSessions, Scenario::Network),
+        (PlantedFault::RepeatHttpAnswer, Scenario::Network),
         (PlantedFault::RepeatUnkeyedPut, Scenario::Network),
         (PlantedFault::DropHeartbeats, Scenario::Workers),
         (PlantedFault::BelieveLostLease, Scenario::Workers),
@@ -204,6 +209,7 @@ impl PlantedFault {
         (PlantedFault::ForgetSeen, Scenario::Pool),
         (PlantedFault::LoseRequeued, Scenario::Pool),
         (PlantedFault::BelieveOldData, Scenario::Pool),
+        (PlantedFault::RepeatLastFrame, Scenario::Pool),
     ];
 
     /// The fault of this name.

@@ -6,21 +6,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
-use taskyard::Iproto;
+use taskyard::{Http, Iproto};
 use taskyard_core::{
     Command, Error, Execute, HeldKey, Key, KeyRequest, NewTask, OnConflict, Reply, Result,
     ScheduleCommand, Span,
 };
-use taskyard_server::{IprotoConfig, IprotoService, RandomSource};
+use taskyard_server::{Config, HttpService, IprotoConfig, IprotoService, RandomSource};
 
-use crate::network::{ServerEnd, host};
+use crate::network::{ClientNetwork, Network, Protocol, StreamEnd, host};
 use crate::operations::{packed, read_payload};
 use crate::plan::stream;
 use crate::planted::PlantedFault;
+use crate::workers::Freezer;
 use crate::world::World;
 
-/// The number of the clients that share a connection.
+/// The numbers of the clients that share a connection over iproto, and of those that share connections over HTTP.
 const EVERYONE: u32 = u32::MAX - 1;
+const EVERYONE_OVER_HTTP: u32 = u32::MAX - 2;
 
 /// For how long the key of a put stays held after the end of its task, as long as a random key of the client.
 const UNIQUE_FOR: Span = Span::from_secs(600);
@@ -46,7 +48,24 @@ impl World {
         config.random = Arc::new(SimulatedRandom(Mutex::new(random)));
         let service = IprotoService::new(config, host.engine());
         let service = service.expect("simulated random bytes never fail");
-        host.serve(network.listen(server), move |end: ServerEnd| service.serve(Box::new(end)));
+        let connections = network.listen(server, Protocol::Iproto);
+        host.serve(connections, move |end: StreamEnd| service.serve(Box::new(end)));
+        if !self.plan.http_clients.is_empty() {
+            self.accept_http(network, server);
+        }
+    }
+
+    fn accept_http(&self, network: &Network, number: usize) {
+        let server = &self.servers[number];
+        let config = Config {
+            host_names: vec![host(number)],
+            // A put into a tube that was dropped must be refused.
+            strict_tubes: true,
+            ..Config::new((Ipv4Addr::LOCALHOST, 0).into())
+        };
+        let service = HttpService::new(config, server.engine());
+        let connections = network.listen(number, Protocol::Http);
+        server.serve(connections, move |end: StreamEnd| service.serve(Box::new(end)));
     }
 
     /// Executes a command for a client; `None` if its reply is lost.
@@ -83,19 +102,35 @@ impl World {
 
     /// The product's client of a simulated one.
     fn client(&self, number: u32, server: usize) -> taskyard::Client {
+        let is_http = self.plan.http_clients.contains(&number);
         let is_shared = self.plan.shares_connections && number < self.plan.clients;
-        let number = if is_shared { EVERYONE } else { number };
+        let number = match (is_shared, is_http) {
+            (true, true) => EVERYONE_OVER_HTTP,
+            (true, false) => EVERYONE,
+            (false, _) => number,
+        };
+        let connect =
+            || if is_http { self.connect_http(server) } else { self.connect(server, None) };
         let mut clients = self.clients.borrow_mut();
-        let client = clients.entry((number, server)).or_insert_with(|| self.connect(server));
-        client.clone()
+        clients.entry((number, server)).or_insert_with(connect).clone()
     }
 
-    /// A client of the product with a connection of its own.
-    pub fn connect(&self, server: usize) -> taskyard::Client {
-        let network = self.network.as_ref().expect("only runs with a network have clients");
-        let iproto = Iproto::with_dialer(&host(server), network.dialer());
+    /// A client of the product with a connection of its own, whose process may freeze.
+    pub fn connect(&self, server: usize, freezer: Option<Arc<Freezer>>) -> taskyard::Client {
+        let iproto = Iproto::with_dialer(&host(server), self.dialer(freezer));
         // A put into a tube that was dropped must be refused.
         taskyard::Client::new(iproto.expect("the address is good").strict_tubes())
+    }
+
+    /// A client of the product over HTTP.
+    fn connect_http(&self, server: usize) -> taskyard::Client {
+        let http = Http::new(&format!("http://{}", host(server))).expect("the URL is good");
+        taskyard::Client::new(http.with_dialer(self.dialer(None)))
+    }
+
+    fn dialer(&self, freezer: Option<Arc<Freezer>>) -> Arc<ClientNetwork> {
+        let network = self.network.clone().expect("only runs with a network have clients");
+        Arc::new(ClientNetwork { network, freezer })
     }
 }
 

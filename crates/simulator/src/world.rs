@@ -54,6 +54,7 @@ impl World {
     pub fn start(plan: &Plan, planted: Option<PlantedFault>) -> Rc<Self> {
         let started = Instant::now();
         let history = SharedHistory::new(plan.start);
+        history.reserve(plan.clients * plan.operations);
         let server = |_| SimulatedServer::new(SimulatedClock::new(started, plan.start));
         let world = Rc::new(World {
             plan: plan.clone(),
@@ -140,6 +141,7 @@ impl World {
             FaultKind::StepClock(server, micros) => self.servers[server].clock.step(micros),
             FaultKind::CrashWorker(worker) => self.workers.crash(worker),
             FaultKind::StopWorker(worker) => self.workers.stop(worker),
+            FaultKind::FreezeWorker(worker) => self.workers.freeze(worker, true),
             _ => {}
         }
         self.faults.set(self.faults.get() + 1);
@@ -161,6 +163,7 @@ impl World {
                 self.start_server(server);
             }
             FaultKind::FreezeServer(server) => self.servers[server].freeze(false),
+            FaultKind::FreezeWorker(worker) => self.workers.freeze(worker, false),
             FaultKind::CrashWorker(worker) | FaultKind::StopWorker(worker) => {
                 self.start_worker(worker);
             }

@@ -71,6 +71,13 @@ fn a_task_of_an_unknown_put_may_expire() {
     assert_eq!(report.violation, None);
 }
 
+/// A truncate between two attempts of a put forgot its key, as documented, and the judge of identity took the second task for a fault.
+#[test]
+fn a_put_that_is_repeated_after_a_truncate_may_add_its_task_again() {
+    let report = run(&Plan::draw(1_795_000_000_000_836, Scenario::Network), &Mask::default(), None);
+    assert_eq!(report.violation, None);
+}
+
 /// Seeds that found faults of the product. 77: a power failure while a store was created left a seal file without content, and the
 /// folder was refused as damaged. 196: a disk that failed to read the header of the database once was reported as damage. 1000725:
 /// after a failed sync and a restart, a power failure left a database that was newer than the rest of its log, which hid a commit.
@@ -210,6 +217,7 @@ fn planted_faults_of_a_pool_are_found() {
         (PlantedFault::ForgetSeen, 9),
         (PlantedFault::LoseRequeued, 0),
         (PlantedFault::BelieveOldData, 2),
+        (PlantedFault::RepeatLastFrame, 0),
     ];
     for (fault, seed) in seeds {
         let report = run(&Plan::draw(seed, Scenario::Pool), &Mask::default(), Some(fault));

@@ -1,7 +1,7 @@
 //! Sends requests over connections that are kept open between requests.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -11,8 +11,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 #[cfg(feature = "tls")]
 use crate::tls::{Encryption, EncryptionError};
@@ -20,6 +19,7 @@ use crate::tls::{Encryption, EncryptionError};
 use taskyard_tls::explain;
 
 use super::server_url::{RequestTarget, ServerUrl};
+use super::stream::{HttpDialer, HttpOverTcp};
 
 /// What the server's list of workers shows as the version.
 const AGENT: &str = concat!("taskyard/", env!("CARGO_PKG_VERSION"));
@@ -73,6 +73,8 @@ impl From<String> for RequestError {
 #[derive(Clone)]
 pub(super) struct ConnectionPool {
     server: Arc<ServerUrl>,
+    /// Opens the connections.
+    dialer: Arc<dyn HttpDialer>,
     token: Option<HeaderValue>,
     /// The largest response.
     answer_bytes_max: usize,
@@ -125,6 +127,7 @@ impl ConnectionPool {
     pub fn new(server: ServerUrl) -> Self {
         ConnectionPool {
             server: Arc::new(server),
+            dialer: Arc::new(HttpOverTcp),
             token: None,
             answer_bytes_max: usize::MAX,
             #[cfg(feature = "tls")]
@@ -143,6 +146,11 @@ impl ConnectionPool {
     #[cfg(feature = "tls")]
     pub fn encryption(&self) -> Option<&Encryption> {
         self.encryption.as_ref()
+    }
+
+    /// Sets what opens the connections.
+    pub fn with_dialer(self, dialer: Arc<dyn HttpDialer>) -> Self {
+        ConnectionPool { dialer, idle: Arc::default(), ..self }
     }
 
     /// Sets the value of the `Authorization` header.
@@ -255,17 +263,16 @@ impl ConnectionPool {
         if let Some(why) = self.encryption().and_then(Encryption::problem) {
             return Err(RequestError::Untrusted(why.into()));
         }
-        let connecting = timeout(CONNECT_MAX, TcpStream::connect(self.server.endpoint()));
-        let stream = match connecting.await {
+        let (host, port) = self.server.endpoint();
+        let stream = match timeout(CONNECT_MAX, self.dialer.dial(host, port)).await {
             Ok(stream) => stream.map_err(|error| error.to_string())?,
             Err(_) => {
                 return Err(format!("no connection within {} s", CONNECT_MAX.as_secs()).into());
             }
         };
-        stream.set_nodelay(true).map_err(|error| error.to_string())?;
         #[cfg(feature = "tls")]
         if let Some(encryption) = &self.encryption {
-            let connecting = encryption.connect(self.server.endpoint().0, stream);
+            let connecting = encryption.connect(host, stream);
             let stream = match timeout(CONNECT_MAX, connecting).await {
                 Ok(Ok(stream)) => stream,
                 Ok(Err(EncryptionError::Failed(error))) => return Err(error.to_string().into()),

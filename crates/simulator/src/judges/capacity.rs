@@ -1,14 +1,18 @@
 //! Judges that a tube never has more tasks than its capacity.
 
-use taskyard_core::{Command, TubeName};
+use taskyard_core::Command;
 
 use crate::evidence::{Evidence, PutTask};
 use crate::history::RecordedCall;
 use crate::tubes::{CAPACITY, TubeRole};
 
+/// A call that may have changed the capacity, and the new one.
+type Alter<'a> = (&'a RecordedCall, u64);
+
 /// Finds a put that was accepted although the tube was surely full.
 pub fn judge(evidence: &Evidence<'_>) -> Option<String> {
     let tube = TubeRole::Small.tube();
+    let alters: Vec<Alter<'_>> = evidence.history.calls.iter().filter_map(capacity).collect();
     let mut added: Vec<(&PutTask<'_>, Vec<u64>)> = Vec::new();
     let mut puts: Vec<_> = evidence.puts.values().filter(|put| *put.tube == tube).collect();
     puts.sort_by_key(|put| (put.call.begin, put.placed.map(|placed| placed.id)));
@@ -18,7 +22,7 @@ pub fn judge(evidence: &Evidence<'_>) -> Option<String> {
         let present = added.iter().filter(|(earlier, removals)| {
             same(earlier) || is_surely_present(evidence, earlier, removals, put.call, end.number)
         });
-        let (count, most) = (present.count() as u64 + 1, capacity_at(evidence, &tube, put.call));
+        let (count, most) = (present.count() as u64 + 1, capacity_at(&alters, put.call));
         if count > most {
             return Some(format!(
                 "tube '{tube}' has {count} tasks after a put, its capacity is at most {most}"
@@ -54,9 +58,7 @@ fn is_surely_present(
 }
 
 /// The largest capacity that the tube may have had during a call.
-fn capacity_at(evidence: &Evidence<'_>, tube: &TubeName, put: &RecordedCall) -> u64 {
-    let calls = evidence.history.calls.iter().filter(|call| call.tube() == Some(tube));
-    let alters: Vec<(&RecordedCall, u64)> = calls.filter_map(capacity).collect();
+fn capacity_at(alters: &[Alter<'_>], put: &RecordedCall) -> u64 {
     let surely = |call: &RecordedCall| call.replied().is_some_and(|(_, end)| end < put.begin);
     let is_replaced = |by: Option<&RecordedCall>| {
         alters.iter().any(|(later, _)| {
@@ -71,9 +73,11 @@ fn capacity_at(evidence: &Evidence<'_>, tube: &TubeName, put: &RecordedCall) -> 
     may_apply.map(|(_, capacity)| *capacity).chain(first).max().unwrap_or(u64::MAX)
 }
 
-fn capacity(call: &RecordedCall) -> Option<(&RecordedCall, u64)> {
+fn capacity(call: &RecordedCall) -> Option<Alter<'_>> {
     match &call.command {
-        Command::AlterTube { change, .. } if call.may_have_run() => Some((call, change.capacity??)),
+        Command::AlterTube { tube, change } if TubeRole::Small.is(tube) && call.may_have_run() => {
+            Some((call, change.capacity??))
+        }
         _ => None,
     }
 }

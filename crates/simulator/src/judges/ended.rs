@@ -1,14 +1,13 @@
 //! Judges that a task that was acked or deleted is never seen again.
 
-use std::collections::HashMap;
-
 use crate::evidence::{Evidence, TaskKey};
+use crate::fast_map::FastMap;
 use crate::history::Moment;
 use crate::tubes::TubeRole;
 
 /// Finds a delivery or a second end of a task that has ended.
 pub fn judge(evidence: &Evidence<'_>) -> Option<String> {
-    let mut ends: HashMap<TaskKey<'_>, Moment> = HashMap::new();
+    let mut ends: FastMap<TaskKey<'_>, Moment> = FastMap::default();
     for (key, changes) in &evidence.changes {
         for change in changes.iter().filter(|change| change.may_remove() && change.is_done()) {
             let Some(end) = change.call.end else { continue };

@@ -1,14 +1,13 @@
 //! Judges that a finish succeeds for the holder of the delivery, and for no other client.
 
-use std::collections::HashMap;
-
 use taskyard_core::Outcome;
 
 use crate::evidence::{Delivery, Evidence, TaskChange, TaskKey};
+use crate::fast_map::FastMap;
 
 /// Finds a finish of a stale delivery that succeeded, or one of a held delivery that did not.
 pub fn judge(evidence: &Evidence<'_>) -> Option<String> {
-    let mut deliveries: HashMap<TaskKey<'_>, Vec<&Delivery<'_>>> = HashMap::new();
+    let mut deliveries: FastMap<TaskKey<'_>, Vec<&Delivery<'_>>> = FastMap::default();
     for delivery in &evidence.deliveries {
         deliveries.entry((delivery.tube, delivery.id)).or_default().push(delivery);
     }

@@ -1,25 +1,32 @@
 //! Judges that no tube has two tasks with the same key, and that a key stays held after its task has ended.
 
-use std::collections::HashMap;
-
 use taskyard_core::{Key, OnConflict, Span, TaskId};
 
 use crate::evidence::{Evidence, PutTask};
+use crate::fast_map::FastMap;
 use crate::tubes::TubeRole;
 
 /// Finds a put that added a task although its key was held.
 pub fn judge(evidence: &Evidence<'_>) -> Option<String> {
-    let mut added: HashMap<&Key, Vec<(TaskId, &PutTask<'_>)>> = HashMap::new();
+    let mut added: FastMap<&Key, Vec<(TaskId, &PutTask<'_>)>> = FastMap::default();
+    let mut replacing: FastMap<&Key, Vec<&PutTask<'_>>> = FastMap::default();
+    for put in evidence.puts.values().filter(|put| put.call.may_have_run()) {
+        let key = put.task.key.as_ref();
+        if let Some(key) = key.filter(|key| key.on_conflict == OnConflict::Replace) {
+            replacing.entry(&key.held.key).or_default().push(put);
+        }
+    }
     let mut puts: Vec<_> = evidence.puts.values().collect();
     puts.sort_by_key(|put| put.call.begin);
     for put in puts.into_iter().filter(|put| TubeRole::Keyed.is(put.tube)) {
         let (Some(key), Some(placed)) = (&put.task.key, put.placed) else { continue };
         let earlier = added.entry(&key.held.key).or_default();
+        let replacing = replacing.get(&key.held.key).map_or(&[][..], Vec::as_slice);
         if placed.existing {
             continue;
         }
         for (id, holder) in earlier.iter() {
-            if let Some(why) = surely_holds(evidence, *id, holder, put) {
+            if let Some(why) = surely_holds(evidence, replacing, (*id, holder), put) {
                 return Some(format!(
                     "task {} of '{}' was added with the key '{}' although task {id} {why}",
                     placed.id, put.tube, key.held.key
@@ -34,21 +41,15 @@ pub fn judge(evidence: &Evidence<'_>) -> Option<String> {
 /// Why a task surely held its key while a later put ran, if it did.
 fn surely_holds(
     evidence: &Evidence<'_>,
-    id: TaskId,
-    holder: &PutTask<'_>,
+    replacing: &[&PutTask<'_>],
+    (id, holder): (TaskId, &PutTask<'_>),
     put: &PutTask<'_>,
 ) -> Option<String> {
     let (begin, end) = (put.call.begin, put.call.end?);
     let added = holder.call.end.filter(|added| *added < begin)?;
     // A put that replaced the task may have changed its time to live and how long its key is held.
-    let is_replaced = evidence.puts.values().any(|other| {
-        other.call.may_have_run()
-            && other.call.may_run_after(holder.call.begin)
-            && !std::ptr::eq(other.task, holder.task)
-            && other.task.key.as_ref().is_some_and(|key| {
-                key.on_conflict == OnConflict::Replace
-                    && holder.task.key.as_ref().is_some_and(|held| held.held.key == key.held.key)
-            })
+    let is_replaced = replacing.iter().any(|other| {
+        other.call.may_run_after(holder.call.begin) && !std::ptr::eq(other.task, holder.task)
     });
     if is_replaced || evidence.may_be_truncated(put.tube, added) {
         return None;

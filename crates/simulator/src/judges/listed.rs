@@ -7,7 +7,7 @@ use taskyard_core::{
 };
 
 use crate::client_admin::LISTED_MAX;
-use crate::evidence::{Evidence, TaskChange};
+use crate::evidence::{Evidence, PutTask, TaskChange, TaskKey};
 use crate::history::{Moment, RecordedCall};
 use crate::tubes::TubeRole;
 
@@ -25,12 +25,7 @@ pub fn judge(evidence: &Evidence<'_>) -> Option<String> {
     if lists.is_empty() {
         return None;
     }
-    // A task whose put has an unknown outcome may be one with a time to live.
-    let stays: HashSet<_> = evidence
-        .puts
-        .values()
-        .filter_map(|put| put.task.ttl.is_none().then_some((put.tube, put.placed?.id)))
-        .collect();
+    let stays = staying_tasks(evidence);
     lists.iter().find_map(|list| {
         let of_tube = |(tube, id): (&TubeName, TaskId)| (tube == list.tube).then_some(id);
         let kicked = evidence.kicked.keys().copied().filter_map(of_tube);
@@ -45,6 +40,20 @@ pub fn judge(evidence: &Evidence<'_>) -> Option<String> {
                 .then(|| format!("{} was kicked, and is in the list of buried tasks", name()))
         })
     })
+}
+
+/// The tasks without a time to live. If the outcome of its put is unknown, a task is known by the payload of a delivery; one that was
+/// never delivered is not known.
+fn staying_tasks<'a>(evidence: &Evidence<'a>) -> HashSet<TaskKey<'a>> {
+    let placed = evidence.puts.values().filter_map(|put| Some((put, put.placed?.id)));
+    let delivered = evidence.deliveries.iter();
+    let delivered =
+        delivered.filter_map(|delivery| Some((evidence.put_of(delivery)?, delivery.id)));
+    let drained = evidence.facts.drained.iter();
+    let drained = drained.filter_map(|task| Some((evidence.puts.get(&task.payload?)?, task.id)));
+    let stays =
+        |(put, id): (&PutTask<'a>, TaskId)| put.task.ttl.is_none().then_some((put.tube, id));
+    placed.chain(delivered).chain(drained).filter_map(stays).collect()
 }
 
 fn read_list(call: &RecordedCall) -> Option<BuriedList<'_>> {
@@ -100,8 +109,8 @@ fn is_surely_kicked(evidence: &Evidence<'_>, list: &BuriedList<'_>, id: TaskId) 
 #[cfg(test)]
 mod tests {
     use taskyard_core::{
-        Command, Finish, List, ListOrder, ListedTask, Outcome, Reply, State, StateSet, TaskId,
-        TubeName,
+        Command, Finish, List, ListOrder, ListedTask, Outcome, Reply, Span, State, StateSet,
+        TaskId, TubeName,
     };
 
     use crate::judges::script::Script;
@@ -134,6 +143,21 @@ mod tests {
         assert_eq!(script.judge(super::judge), None);
         list(&mut script, &[0]);
         assert!(script.judge(super::judge).unwrap().contains("was kicked"));
+    }
+
+    #[test]
+    fn a_task_of_an_unknown_put_is_known_by_its_delivery() {
+        for (has_ttl, is_found) in [(false, true), (true, false)] {
+            let mut script = Script::new();
+            script.put("plain", 0, |task| task.ttl = has_ttl.then_some(Span::from_secs(60)));
+            script.lose_reply();
+            list(&mut script, &[]);
+            assert_eq!(script.judge(super::judge), None);
+            script.take("plain", 0, 1, 10);
+            script.finish("plain", 0, 1, Finish::Bury, true);
+            list(&mut script, &[]);
+            assert_eq!(script.judge(super::judge).is_some(), is_found);
+        }
     }
 
     #[test]

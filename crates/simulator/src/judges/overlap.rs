@@ -1,9 +1,9 @@
 //! Judges that no task is delivered while another client surely holds it.
 
-use std::collections::HashMap;
 use std::hash::Hash;
 
 use crate::evidence::{Delivery, Evidence};
+use crate::fast_map::FastMap;
 
 /// Finds a delivery within the lease of another one.
 pub fn judge(evidence: &Evidence<'_>) -> Option<String> {
@@ -23,7 +23,7 @@ pub fn find<'e, 'a, K: Eq + Hash>(
     evidence: &'e Evidence<'a>,
     group: impl Fn(&Delivery<'a>) -> Option<K>,
 ) -> Option<(&'e Delivery<'a>, &'e Delivery<'a>)> {
-    let mut groups: HashMap<K, Vec<&Delivery<'a>>> = HashMap::new();
+    let mut groups: FastMap<K, Vec<&Delivery<'a>>> = FastMap::default();
     for delivery in &evidence.deliveries {
         let Some(key) = group(delivery) else { continue };
         let held = groups.entry(key).or_default();

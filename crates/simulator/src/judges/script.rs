@@ -114,6 +114,11 @@ impl Script {
         self.call(command, Reply::Finished(vec![outcome]));
     }
 
+    /// Loses the reply of the latest call.
+    pub fn lose_reply(&mut self) {
+        self.history.calls.last_mut().unwrap().reply = CallReply::Unknown;
+    }
+
     /// A finish of another client that was executed.
     pub fn finish_as(
         &mut self,

@@ -11,7 +11,7 @@ pub fn judge(evidence: &Evidence<'_>) -> Option<String> {
     let facts = evidence.facts;
     let late = facts.stops.iter().find_map(|stop| {
         let took = stop.ended.at.since(stop.asked.at);
-        (took > Span::from(stop.grace + STOP_MAX)).then(|| {
+        (took > Span::from(stop.grace + STOP_MAX + stop.frozen)).then(|| {
             format!(
                 "worker {} ended {:.3} s after its stop, its grace is {:.3} s",
                 stop.worker,
@@ -58,7 +58,8 @@ mod tests {
         let run = &script.facts.runs[0];
         let (asked, ended) = (run.begin, run.end.unwrap().0);
         let (worker, process, grace) = (run.worker, run.process, Duration::from_secs(grace));
-        script.facts.stops.push(WorkerStop { worker, process, asked, grace, ended });
+        let frozen = Duration::ZERO;
+        script.facts.stops.push(WorkerStop { worker, process, asked, grace, ended, frozen });
         script
     }
 

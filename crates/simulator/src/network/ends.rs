@@ -1,4 +1,4 @@
-//! The two ends of a connection: a socket for the client, a stream for the session of the server.
+//! The two ends of a connection: a socket for a client over iproto, streams for the server and for clients over HTTP.
 
 use std::io;
 use std::pin::Pin;
@@ -11,17 +11,18 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::link::{Arrival, Link, LinkEnd, Side};
 
-/// The end of the client.
+/// The end of a client over iproto.
 #[derive(Debug)]
 pub struct ClientEnd {
     link: Arc<Link>,
     timer: Mutex<Timer>,
 }
 
-/// The end of the server.
+/// An end that is read and written as a stream: that of the server, or that of a client over HTTP.
 #[derive(Debug)]
-pub struct ServerEnd {
+pub struct StreamEnd {
     link: Arc<Link>,
+    side: Side,
     timer: Timer,
 }
 
@@ -100,28 +101,32 @@ impl IprotoSocket for ClientEnd {
     }
 }
 
-impl ServerEnd {
-    pub fn new(link: Arc<Link>) -> Self {
-        ServerEnd { link, timer: Timer::default() }
+impl StreamEnd {
+    pub fn new(link: Arc<Link>, side: Side) -> Self {
+        StreamEnd { link, side, timer: Timer::default() }
     }
 }
 
-impl Drop for ServerEnd {
+impl Drop for StreamEnd {
     fn drop(&mut self) {
-        self.link.close(Side::Server, LinkEnd::Reset);
+        let end = match self.side {
+            Side::Client => LinkEnd::Closed,
+            Side::Server => LinkEnd::Reset,
+        };
+        self.link.close(self.side, end);
     }
 }
 
-impl AsyncRead for ServerEnd {
+impl AsyncRead for StreamEnd {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let ServerEnd { link, timer } = self.get_mut();
-        match std::task::ready!(poll_arrival(link, timer, Side::Server, cx)) {
+        let StreamEnd { link, side, timer } = self.get_mut();
+        match std::task::ready!(poll_arrival(link, timer, *side, cx)) {
             Ok(()) => {
-                let count = link.read(Side::Server, buffer.initialize_unfilled());
+                let count = link.read(*side, buffer.initialize_unfilled());
                 buffer.advance(count);
                 Poll::Ready(Ok(()))
             }
@@ -131,16 +136,16 @@ impl AsyncRead for ServerEnd {
     }
 }
 
-impl AsyncWrite for ServerEnd {
+impl AsyncWrite for StreamEnd {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.link.write(Side::Server, bytes) {
+        match self.link.write(self.side, bytes) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                match self.link.poll_writable(Side::Server, cx) {
-                    Poll::Ready(()) => Poll::Ready(self.link.write(Side::Server, bytes)),
+                match self.link.poll_writable(self.side, cx) {
+                    Poll::Ready(()) => Poll::Ready(self.link.write(self.side, bytes)),
                     Poll::Pending => Poll::Pending,
                 }
             }
@@ -153,7 +158,7 @@ impl AsyncWrite for ServerEnd {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.link.close(Side::Server, LinkEnd::Closed);
+        self.link.close(self.side, LinkEnd::Closed);
         Poll::Ready(Ok(()))
     }
 }

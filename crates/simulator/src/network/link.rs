@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use fastrand::Rng;
 use tokio::time::Instant;
 
 use crate::planted::PlantedFault;
+use crate::workers::Freezer;
 
 /// The most bytes under way in one direction.
 const WINDOW: usize = 64 << 10;
@@ -19,12 +20,18 @@ const SLOW_BYTES: usize = 64;
 const SLOW_PAUSE: Duration = Duration::from_millis(10);
 /// Where a reply has the number of its request, and how long that is.
 const SYNC: std::ops::Range<usize> = 14..22;
+/// How a successful answer over HTTP begins.
+const HTTP_OK: &[u8] = b"HTTP/1.1 200";
 /// A planted fault happens to every n-th frame.
 const EVERY: u64 = 5;
 
 /// A connection.
 #[derive(Debug)]
-pub struct Link(Mutex<LinkState>);
+pub struct Link {
+    state: Mutex<LinkState>,
+    /// What freezes the process of the client.
+    freezer: Option<Arc<Freezer>>,
+}
 
 #[derive(Debug)]
 struct LinkState {
@@ -35,6 +42,8 @@ struct LinkState {
     is_silent: bool,
     /// Replies so far, for planted faults.
     frames: u64,
+    /// The latest answer over HTTP, for a planted fault.
+    answer: Vec<u8>,
     /// To the client and to the server.
     directions: [Direction; 2],
 }
@@ -110,20 +119,27 @@ impl Direction {
 
 impl Link {
     /// A connection that was just accepted.
-    pub fn new(seed: u64, latency_max: Duration, planted: Option<PlantedFault>) -> Self {
-        Link(Mutex::new(LinkState {
+    pub fn new(
+        seed: u64,
+        latency_max: Duration,
+        planted: Option<PlantedFault>,
+        freezer: Option<Arc<Freezer>>,
+    ) -> Self {
+        let state = Mutex::new(LinkState {
             rng: Rng::with_seed(seed),
             latency_max,
             planted,
             is_slow: false,
             is_silent: false,
             frames: 0,
+            answer: Vec::new(),
             directions: [Direction::new(), Direction::new()],
-        }))
+        });
+        Link { state, freezer }
     }
 
     fn state(&self) -> MutexGuard<'_, LinkState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Cuts the connection when so many more bytes have been written.
@@ -233,6 +249,10 @@ impl Link {
 
     /// What one side can read now. If there is nothing, it is woken when that changes.
     pub fn arrival(&self, to: Side, waker: Option<&Waker>) -> Arrival {
+        let freezer = self.freezer.as_ref().filter(|_| to == Side::Client);
+        if freezer.is_some_and(|freezer| freezer.holds(waker)) {
+            return Arrival::Nothing;
+        }
         let state = &mut *self.state();
         let direction = state.to(to);
         match (direction.parts.front(), direction.end) {
@@ -322,6 +342,15 @@ impl LinkState {
 
     /// Does to replies what a wrong session would do.
     fn plant(&mut self, bytes: &mut Vec<u8>) {
+        if self.planted == Some(PlantedFault::RepeatHttpAnswer) && bytes.starts_with(HTTP_OK) {
+            self.frames += 1;
+            let repeats = self.frames.is_multiple_of(EVERY);
+            match repeats {
+                true => bytes.clone_from(&self.answer),
+                false => self.answer.clone_from(bytes),
+            }
+            return;
+        }
         let mut start = 0;
         let mut previous: Option<usize> = None;
         while bytes.len() >= start + SYNC.end && bytes[start] == 0xce {

@@ -11,19 +11,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use fastrand::Rng;
-use taskyard::{BoxFuture, IprotoDialer, IprotoSocket};
+use taskyard::{BoxFuture, HttpDialer, HttpStream, IprotoDialer, IprotoSocket};
 use tokio::sync::mpsc;
 
 use crate::faults::FaultKind;
 use crate::plan::{Plan, stream};
 use crate::planted::PlantedFault;
+use crate::workers::Freezer;
 
 use ends::ClientEnd;
-pub use ends::ServerEnd;
-use link::Link;
+pub use ends::StreamEnd;
+use link::{Link, Side};
 
 /// A cut happens within so many bytes.
 const CUT_BYTES_MAX: usize = 400;
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Protocol {
+    /// Sessions of iproto.
+    Iproto,
+    /// Requests over HTTP.
+    Http,
+}
 
 /// All connections of a run.
 #[derive(Clone)]
@@ -34,7 +44,7 @@ struct NetworkState {
     latency_max: Duration,
     planted: Option<PlantedFault>,
     /// Where the connections of the running servers arrive.
-    listeners: BTreeMap<usize, mpsc::UnboundedSender<ServerEnd>>,
+    listeners: BTreeMap<(usize, Protocol), mpsc::UnboundedSender<StreamEnd>>,
     links: Vec<(usize, Weak<Link>)>,
     refused: BTreeMap<usize, u32>,
     slow: BTreeMap<usize, u32>,
@@ -55,20 +65,15 @@ impl Network {
     }
 
     /// Accepts connections for a process of a server.
-    pub fn listen(&self, server: usize) -> mpsc::UnboundedReceiver<ServerEnd> {
+    pub fn listen(&self, server: usize, protocol: Protocol) -> mpsc::UnboundedReceiver<StreamEnd> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        self.state().listeners.insert(server, sender);
+        self.state().listeners.insert((server, protocol), sender);
         receiver
     }
 
     /// Refuses connections to a server that has crashed.
     pub fn stop_listening(&self, server: usize) {
-        self.state().listeners.remove(&server);
-    }
-
-    /// Opens connections to a server.
-    pub fn dialer(&self) -> Arc<dyn IprotoDialer> {
-        Arc::new(self.clone())
+        self.state().listeners.retain(|(of, _), _| *of != server);
     }
 
     /// Lets a fault of the network begin or end.
@@ -106,20 +111,45 @@ impl Network {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connects to a server that accepts connections.
-    fn connect(&self, server: usize) -> io::Result<ClientEnd> {
+    /// Connects to a host of this name, if it accepts connections; that takes a while.
+    async fn connect(
+        &self,
+        host: &str,
+        protocol: Protocol,
+        freezer: Option<Arc<Freezer>>,
+    ) -> io::Result<Arc<Link>> {
+        let number = host.strip_prefix("server-").and_then(|number| number.parse().ok());
+        let server: usize = number.ok_or(io::ErrorKind::NotFound)?;
+        let way = {
+            let state = &mut *self.state();
+            let most = state.latency_max.as_millis() as u64;
+            Duration::from_millis(state.rng.u64(0..=2 * most))
+        };
+        tokio::time::sleep(way).await;
+        if let Some(freezer) = &freezer {
+            freezer.pass().await;
+        }
+        self.open(server, protocol, freezer)
+    }
+
+    fn open(
+        &self,
+        server: usize,
+        protocol: Protocol,
+        freezer: Option<Arc<Freezer>>,
+    ) -> io::Result<Arc<Link>> {
         let state = &mut *self.state();
         let is_on = |counts: &BTreeMap<usize, u32>| counts.get(&server).is_some_and(|on| *on > 0);
-        let listener = state.listeners.get(&server).filter(|_| !is_on(&state.refused));
+        let listener = state.listeners.get(&(server, protocol)).filter(|_| !is_on(&state.refused));
         let listener = listener.cloned().ok_or(io::ErrorKind::ConnectionRefused)?;
         let seed = state.rng.u64(..);
-        let link = Arc::new(Link::new(seed, state.latency_max, state.planted));
+        let link = Arc::new(Link::new(seed, state.latency_max, state.planted, freezer));
         link.set_slow(is_on(&state.slow));
         state.links.retain(|(_, link)| link.strong_count() > 0);
         state.links.push((server, Arc::downgrade(&link)));
         let refused = |_| io::ErrorKind::ConnectionRefused;
-        listener.send(ServerEnd::new(link.clone())).map_err(refused)?;
-        Ok(ClientEnd::new(link))
+        listener.send(StreamEnd::new(link.clone(), Side::Server)).map_err(refused)?;
+        Ok(link)
     }
 }
 
@@ -135,23 +165,37 @@ pub fn host(server: usize) -> String {
     format!("server-{server}")
 }
 
-impl IprotoDialer for Network {
+/// The network as one process of a client sees it.
+pub struct ClientNetwork {
+    pub network: Network,
+    /// What freezes the process.
+    pub freezer: Option<Arc<Freezer>>,
+}
+
+impl IprotoDialer for ClientNetwork {
     fn dial<'a>(
         &'a self,
         host: &'a str,
         _port: u16,
     ) -> BoxFuture<'a, io::Result<Box<dyn IprotoSocket>>> {
         Box::pin(async move {
-            let number = host.strip_prefix("server-").and_then(|number| number.parse().ok());
-            let server = number.ok_or(io::ErrorKind::NotFound)?;
-            let way = {
-                let state = &mut *self.state();
-                let most = state.latency_max.as_millis() as u64;
-                Duration::from_millis(state.rng.u64(0..=2 * most))
-            };
-            tokio::time::sleep(way).await;
-            let socket: Box<dyn IprotoSocket> = Box::new(self.connect(server)?);
+            let link = self.network.connect(host, Protocol::Iproto, self.freezer.clone()).await?;
+            let socket: Box<dyn IprotoSocket> = Box::new(ClientEnd::new(link));
             Ok(socket)
+        })
+    }
+}
+
+impl HttpDialer for ClientNetwork {
+    fn dial<'a>(
+        &'a self,
+        host: &'a str,
+        _port: u16,
+    ) -> BoxFuture<'a, io::Result<Box<dyn HttpStream>>> {
+        Box::pin(async move {
+            let link = self.network.connect(host, Protocol::Http, self.freezer.clone()).await?;
+            let stream: Box<dyn HttpStream> = Box::new(StreamEnd::new(link, Side::Client));
+            Ok(stream)
         })
     }
 }

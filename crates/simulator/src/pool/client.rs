@@ -10,16 +10,44 @@ use taskyard_pool::backend::TaskSpec;
 use taskyard_pool::gateway::{ClientTask, NextFrame};
 use taskyard_pool::protocol::{Options, OutgoingFrame, StartHead};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::runner::{KILLED, ProgramScript, TIME_LIMIT};
 use super::world::PoolWorld;
 use crate::history::OperationNumber;
 use crate::plan::Mask;
+use crate::planted::PlantedFault;
 
 /// How long a task may take after the faults, and for each client besides.
 const ANSWER_MAX: Duration = Duration::from_secs(240);
 const ANSWER_MAX_EACH: Duration = Duration::from_secs(40);
+
+/// How long a client waits for something after the last frame.
+const TRAILING_MAX: Duration = Duration::from_secs(10);
+/// A planted fault happens to every n-th task of a client.
+const EVERY: u32 = 5;
+
+/// A task as its client reads it.
+struct FrameReader {
+    task: ClientTask,
+    /// Whether the last frame comes twice, as if its gateway had not noted that the task has ended.
+    repeats_end: bool,
+    /// The last frame, if it comes again.
+    again: Option<OutgoingFrame>,
+}
+
+impl FrameReader {
+    async fn next_frame(&mut self) -> NextFrame {
+        if let Some(frame) = self.again.take() {
+            return NextFrame::Frame(frame);
+        }
+        let next = self.task.next_frame().await;
+        if let NextFrame::Frame(frame) = &next {
+            self.again = (self.repeats_end && frame.is_last()).then(|| frame.clone());
+        }
+        next
+    }
+}
 
 /// What one operation does.
 struct Operation {
@@ -95,11 +123,16 @@ impl Operation {
             () = late(world, begun) => return self.report_late(world),
         };
         match submitted {
-            Ok(task) => self.follow(world, task, gone, begun).await,
+            Ok(task) => {
+                let is_planted = world.planted == Some(PlantedFault::RepeatLastFrame);
+                let repeats_end = is_planted && number.1.is_multiple_of(EVERY);
+                let frames = FrameReader { task, repeats_end, again: None };
+                self.follow(world, frames, gone, begun).await;
+            }
             Err(error) => {
                 note(format!("task {number:?} is refused: {error}"));
                 if world.faults.get() == 0 {
-                    self.check_error(world, &error.to_string());
+                    self.check_error(world, &error.to_string(), begun);
                 }
             }
         }
@@ -109,7 +142,7 @@ impl Operation {
     async fn follow(
         &self,
         world: &Rc<PoolWorld>,
-        mut task: ClientTask,
+        mut frames: FrameReader,
         mut gone: watch::Receiver<bool>,
         begun: Instant,
     ) {
@@ -126,7 +159,7 @@ impl Operation {
                     return note(format!("the client of task {number:?} leaves"));
                 }
                 () = sleep_until(lowers_at.unwrap_or(begun)), if lowers_at.is_some() => None,
-                frame = task.next_frame() => Some(frame),
+                frame = frames.next_frame() => Some(frame),
                 () = late(world, begun) => return self.report_late(world),
             };
             match next {
@@ -135,19 +168,24 @@ impl Operation {
                         let lowered = tokio::select! {
                             biased;
                             _ = gone.wait_for(|gone| *gone) => continue,
-                            lowered = task.lower(span) => lowered,
+                            lowered = frames.task.lower(span) => lowered,
                             () = late(world, begun) => return self.report_late(world),
                         };
                         note(format!("task {number:?} wants {span:?}: {lowered:?}"));
                     }
                 }
-                Some(NextFrame::End) => return,
+                Some(NextFrame::End) => return world.record.lock().end_early(number),
                 Some(NextFrame::Frame(frame)) => {
                     world.record.lock().receive(number, &frame);
                     if let OutgoingFrame::Complete(Some(error)) = &frame {
-                        self.check_error(world, error);
+                        self.check_error(world, error, begun);
                     }
                     if frame.is_last() {
+                        // Only the end may follow.
+                        let trailing = timeout(TRAILING_MAX, frames.next_frame()).await;
+                        if let Ok(NextFrame::Frame(frame)) = trailing {
+                            world.record.lock().receive(number, &frame);
+                        }
                         return;
                     }
                 }
@@ -156,13 +194,16 @@ impl Operation {
     }
 
     /// No task fails because of the pool, where only Redis loses data or messages.
-    fn check_error(&self, world: &PoolWorld, error: &str) {
-        let is_own = [TIME_LIMIT, KILLED].contains(&error) || error.starts_with("halted");
+    fn check_error(&self, world: &PoolWorld, error: &str, begun: Instant) {
+        let mut record = world.record.lock();
         // A session cannot run again if Redis lost where it ran and its gateway did not know that yet.
-        let is_own = is_own || self.is_interactive && world.faults.get() > 0;
-        if world.record.lock().keeps_programs && !is_own {
+        let is_lost = record.latest_loss.is_some_and(|loss| loss >= begun);
+        let is_own = [TIME_LIMIT, KILLED].contains(&error)
+            || error.starts_with("halted")
+            || self.is_interactive && is_lost;
+        if record.keeps_programs && !is_own {
             let text = format!("task {:?} failed although its program ran: {error}", self.number);
-            world.record.lock().violate("errors", text);
+            record.violate("errors", text);
         }
     }
 

@@ -188,6 +188,14 @@ impl PoolFaultKind {
         )
     }
 
+    /// Whether Redis loses data, or is another process afterwards, which counts as a loss.
+    pub fn loses_data(self) -> bool {
+        matches!(
+            self,
+            PoolFaultKind::CrashRedis(_) | PoolFaultKind::FlushRedis | PoolFaultKind::FailOver
+        )
+    }
+
     /// Whether every program stays connected to its gateway and its backend counts as alive: then limits hold for the programs
     /// themselves, not only for what Redis knows.
     pub fn keeps_programs(self) -> bool {

@@ -8,7 +8,7 @@ use taskyard_pool::protocol::OutgoingFrame;
 use tokio::time::Instant;
 
 use super::net::{ProcessNumber, process_of};
-use super::plan::PoolPlan;
+use super::plan::{PoolFaultKind, PoolPlan};
 use super::redis::Data;
 use crate::history::{History, OperationNumber};
 use crate::judges::Violation;
@@ -26,6 +26,7 @@ impl SharedRecord {
             runs: Vec::new(),
             tasks: BTreeMap::new(),
             quiet_since: Instant::now(),
+            latest_loss: None,
             limits: plan.limits,
             bound: Duration::from_secs(u64::from(plan.leases[1]) * 2 + 12),
             keeps_programs,
@@ -33,7 +34,8 @@ impl SharedRecord {
             incarnation: String::new(),
             known_backends: 0,
             held: BTreeMap::new(),
-            started: BTreeSet::new(),
+            started: BTreeMap::new(),
+            current: BTreeSet::new(),
             unallocated: BTreeMap::new(),
             unused: BTreeMap::new(),
         })))
@@ -57,23 +59,41 @@ pub struct PoolRecord {
     pub tasks: BTreeMap<OperationNumber, TaskRecord>,
     /// Since when no fault is active.
     pub quiet_since: Instant,
+    /// When Redis lost data or started again.
+    pub latest_loss: Option<Instant>,
     limits: [u32; 2],
     /// How long a program and its allocation may differ at a quiet time.
     bound: Duration,
     /// Whether all faults of the run keep the connections of programs.
     pub keeps_programs: bool,
-    /// The last known class of each task, by its number.
-    classes: BTreeMap<String, usize>,
+    /// The last known class of each task, by its number, and the shortest.
+    classes: BTreeMap<String, TaskClass>,
     /// The incarnation of Redis, and how many backends the scheduler counted.
     incarnation: String,
     known_backends: usize,
     /// What held a backend after the last call.
     held: BTreeMap<String, String>,
-    /// The runs that started.
-    started: BTreeSet<String>,
+    /// The runs that started, with their tasks.
+    started: BTreeMap<String, String>,
+    /// The runs of which Redis knows no end, although it may have lost that they hold a backend.
+    current: BTreeSet<String>,
     /// Since when programs run without an allocation, and allocations have no program.
     unallocated: BTreeMap<usize, Instant>,
     unused: BTreeMap<String, Instant>,
+}
+
+/// The classes of a task that holds a backend, as indices.
+#[derive(Clone, Copy)]
+struct TaskClass {
+    latest: usize,
+    shortest: usize,
+    /// Whether the time of the task is over.
+    must_end: bool,
+}
+
+/// The name of the run in the text of an allocation.
+fn name_of(text: &str) -> &str {
+    text.split(' ').next().unwrap_or_default()
 }
 
 /// One run of a program.
@@ -134,7 +154,7 @@ impl PoolRecord {
         }
         for (index, limit) in self.limits.into_iter().enumerate() {
             let counts = |run: &&ProgramRecord| {
-                let class = self.classes.get(&run.ticket).copied().unwrap_or_default();
+                let class = self.classes.get(&run.ticket).map_or(0, |class| class.latest);
                 !run.has_ended && !run.is_stopping && !run.is_interactive && class > index
             };
             let running = self.runs.iter().filter(counts).count();
@@ -199,6 +219,19 @@ impl PoolRecord {
         }
     }
 
+    /// Notes that a fault begins.
+    pub fn begin_fault(&mut self, kind: PoolFaultKind) {
+        if kind.loses_data() {
+            self.latest_loss = Some(Instant::now());
+        }
+        self.history.note(format!("begin of {kind:?}"));
+    }
+
+    /// A task ends for its client although that received no last frame.
+    pub fn end_early(&mut self, task: OperationNumber) {
+        self.violate("answers", format!("task {task:?} ended without a last frame"));
+    }
+
     /// Compares the allocations in Redis with the limits after a call.
     pub fn check_call(&mut self, function: &str, data: &Data, now_ms: i64, error: Option<&str>) {
         if let Some(error) = error {
@@ -216,52 +249,82 @@ impl PoolRecord {
         if function == "collect_events" {
             self.known_backends = backends;
         }
-        if function == "start" {
-            self.check_attempts(&held);
-        }
+        self.check_names(function, &held);
         let grows = held.len() > self.held.len();
-        self.held.clone_from(&held);
-        let classes: Vec<usize> = held
-            .iter()
-            .map(|(ticket, text)| {
-                let parts: Vec<&str> = text.split(' ').collect();
-                let number = |at: usize| parts.get(at).and_then(|part| part.parse::<i64>().ok());
-                let class = number(1).unwrap_or_default() as usize;
-                self.classes.insert(ticket.clone(), class);
-                // Backends do not report that a task must end, because it was lowered below the time that it has used.
-                let ends_ms =
-                    number(4).zip(number(3)).map(|(started, limit)| started + limit / 1_000);
-                let may_end =
-                    function != "start" && ends_ms.is_some_and(|ends_ms| ends_ms <= now_ms);
-                if may_end { 0 } else { class }
-            })
-            .collect();
-        // A backend that was cut off reports runs whose tasks have other runs by now.
-        if grows && (function == "start" || self.keeps_programs) {
-            let limits = [self.known_backends.max(backends)]
-                .into_iter()
-                .chain(self.limits.map(|limit| limit as usize));
-            for (class, limit) in limits.enumerate() {
-                let running = classes.iter().filter(|own| **own >= class).count();
-                if running > limit {
-                    let text = format!(
-                        "{running} tasks of class {class} or longer hold a backend, not {limit}"
-                    );
-                    self.violate("limits", text);
-                }
+        let mut classes = Vec::new();
+        for (ticket, text) in &held {
+            let class = self.class_of(ticket, text, now_ms);
+            self.classes.insert(ticket.clone(), class);
+            let is_judged = self.keeps_programs || self.current.contains(name_of(text));
+            match class {
+                _ if function == "start" => classes.push(class.latest),
+                // A backend that was cut off reports runs whose tasks have other runs by now.
+                _ if !is_judged => {}
+                // Backends do not report the class of a task that must end, because it was lowered below the time that it has used;
+                // one that was cut off does not know either what was lowered.
+                TaskClass { must_end: true, .. } => classes.push(class.shortest),
+                _ if !self.keeps_programs => classes.push(class.shortest),
+                _ => classes.push(class.latest),
+            }
+        }
+        self.held = held;
+        if grows {
+            self.check_limits(&classes, self.known_backends.max(backends));
+        }
+    }
+
+    /// The classes of a task that holds a backend.
+    fn class_of(&self, ticket: &str, text: &str, now_ms: i64) -> TaskClass {
+        let parts: Vec<&str> = text.split(' ').collect();
+        let number = |at: usize| parts.get(at).and_then(|part| part.parse::<i64>().ok());
+        let latest = number(1).unwrap_or_default() as usize;
+        let shortest = self.classes.get(ticket).map_or(latest, |class| latest.min(class.shortest));
+        let ends_ms = number(4).zip(number(3)).map(|(started, limit)| started + limit / 1_000);
+        TaskClass { latest, shortest, must_end: ends_ms.is_some_and(|ends_ms| ends_ms <= now_ms) }
+    }
+
+    /// No more tasks of a class or longer ones hold a backend than its limit allows.
+    fn check_limits(&mut self, classes: &[usize], backends: usize) {
+        let limits = [backends].into_iter().chain(self.limits.map(|limit| limit as usize));
+        for (class, limit) in limits.enumerate() {
+            let running = classes.iter().filter(|own| **own >= class).count();
+            if running > limit {
+                let text = format!(
+                    "{running} tasks of class {class} or longer hold a backend, not {limit}"
+                );
+                self.violate("limits", text);
             }
         }
     }
 
-    /// No run that starts has the name of an earlier one.
-    fn check_attempts(&mut self, held: &BTreeMap<String, String>) {
-        for (ticket, text) in held.iter().filter(|(ticket, _)| !self.held.contains_key(*ticket)) {
-            let attempt = text.split(' ').next().unwrap_or_default().to_owned();
-            if !self.started.insert(attempt.clone()) {
-                let text =
-                    format!("a run of task {ticket} has the name of an earlier one: {attempt}");
-                self.violation.get_or_insert_with(|| Violation::new("identity", text));
+    /// No run that starts has the name of an earlier one, and only a run that was started is reported.
+    fn check_names(&mut self, function: &str, held: &BTreeMap<String, String>) {
+        let ended: Vec<String> = self
+            .held
+            .iter()
+            .filter(|(ticket, text)| {
+                held.get(*ticket).map(|now| name_of(now)) != Some(name_of(text))
+            })
+            .map(|(_, text)| name_of(text).to_owned())
+            .collect();
+        ended.iter().for_each(|name| _ = self.current.remove(name));
+        for (ticket, text) in held {
+            let name = name_of(text);
+            if self.held.get(ticket).is_some_and(|before| name_of(before) == name) {
+                continue;
             }
+            let earlier = self.started.get(name).cloned();
+            let wrong = match (function, earlier) {
+                ("start", None) => {
+                    self.started.insert(name.to_owned(), ticket.clone());
+                    self.current.insert(name.to_owned());
+                    continue;
+                }
+                ("start", Some(_)) => "has the name of an earlier one",
+                (_, Some(task)) if task == *ticket => continue,
+                _ => "was not started for it",
+            };
+            self.violate("identity", format!("a run of task {ticket} {wrong}: {name}"));
         }
     }
 

@@ -34,6 +34,7 @@ pub struct PoolWorld {
     pub config: Config,
     pub record: SharedRecord,
     pub redis: Rc<SimulatedRedis>,
+    pub planted: Option<PlantedFault>,
     network: PoolNetwork,
     processes: RefCell<BTreeMap<Part, Process>>,
     next_process: Cell<ProcessNumber>,
@@ -98,6 +99,7 @@ impl PoolWorld {
             config: pool.config(),
             record,
             redis,
+            planted,
             network,
             processes: RefCell::default(),
             next_process: Cell::new(0),
@@ -224,7 +226,7 @@ impl PoolWorld {
         }
         self.faults.set(self.faults.get() + 1);
         self.active_faults.set(self.active_faults.get() + 1);
-        self.record.lock().history.note(format!("begin of {:?}", fault.kind));
+        self.record.lock().begin_fault(fault.kind);
         sleep(fault.lasts).await;
         self.record.lock().history.note(format!("end of {:?}", fault.kind));
         self.end(fault.kind, stalled);

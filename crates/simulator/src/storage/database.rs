@@ -329,7 +329,8 @@ impl Database {
             | FaultKind::SlowConnections(_)
             | FaultKind::RefuseConnections(_)
             | FaultKind::CrashWorker(_)
-            | FaultKind::StopWorker(_) => {}
+            | FaultKind::StopWorker(_)
+            | FaultKind::FreezeWorker(_) => {}
         }
     }
 

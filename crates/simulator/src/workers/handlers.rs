@@ -8,7 +8,7 @@ use taskyard_core::TubeName;
 use taskyard_worker::{
     BatchOutcome, CancelReason, Context, Handler, HandlerResult, RawTask, RunningTask, Store,
 };
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::WorkerSpec;
 use super::run_log::{Belief, ProcessId, RunEnd, RunLog};
@@ -94,7 +94,7 @@ impl Runner {
         let mut outcome = BatchOutcome::new(&store);
         let mut runs = runs.into_iter();
         while let Some((behaviour, number, attempts, mut run)) = runs.next() {
-            if wait(&ctx, began + behaviour.takes, behaviour.is_stubborn).await.is_some() {
+            if self.wait(&ctx, began + behaviour.takes, behaviour.is_stubborn).await.is_some() {
                 // The others are cancelled, too.
                 break;
             }
@@ -121,9 +121,9 @@ impl Runner {
     /// A function of a task.
     pub async fn call(self, payload: u64, task: RunningTask) -> Result<(), &'static str> {
         let behaviour = self.behaviour(payload, task.attempts());
-        let belief = Belief::Function(task.clone());
+        let belief = Belief::Function(task.clone(), self.timer.clone());
         let mut run = self.log.begin(&self.process, task.tube(), task.id(), belief);
-        sleep_until(Instant::now() + behaviour.takes).await;
+        self.timer.wait_until(Instant::now() + behaviour.takes).await;
         run.end(behaviour.end);
         match behaviour.end {
             RunEnd::Succeeded => Ok(()),
@@ -131,19 +131,19 @@ impl Runner {
             _ => Err("failed on purpose"),
         }
     }
-}
 
-/// Waits until a moment, or until the handler is cancelled; why it is.
-async fn wait(ctx: &Context, until: Instant, is_stubborn: bool) -> Option<CancelReason> {
-    tokio::select! {
-        biased;
-        () = ctx.cancelled() => {}
-        () = sleep_until(until) => return None,
+    /// Waits until a moment, or until the handler is cancelled; why it is.
+    async fn wait(&self, ctx: &Context, until: Instant, is_stubborn: bool) -> Option<CancelReason> {
+        tokio::select! {
+            biased;
+            () = ctx.cancelled() => {}
+            () = self.timer.wait_until(until) => return None,
+        }
+        if is_stubborn {
+            self.timer.wait_until(until.min(Instant::now() + STUBBORN)).await;
+        }
+        ctx.cancel_reason()
     }
-    if is_stubborn {
-        sleep_until(until.min(Instant::now() + STUBBORN)).await;
-    }
-    ctx.cancel_reason()
 }
 
 /// Panics without a message on the console.

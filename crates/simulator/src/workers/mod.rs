@@ -27,6 +27,7 @@ use recording::RecordingQueue;
 pub use recording::{FIRST_CONSUMER, FIRST_MANAGER, FIRST_WORKER, worker_of};
 pub use run_log::{HandlerRun, RunEnd, WorkerStop};
 use run_log::{ProcessId, RunLog};
+pub use timer::Freezer;
 use timer::SimulatedTimer;
 
 use crate::history::{Moment, SharedHistory};
@@ -106,14 +107,15 @@ pub struct Workers {
     managers: RefCell<Vec<ManagerService>>,
     log: Arc<RunLog>,
     history: SharedHistory,
+    /// The clock of managers and consumers, which never freezes.
     timer: Arc<SimulatedTimer>,
     stops: RefCell<Vec<WorkerStop>>,
     consumers: RefCell<Option<Rc<Consumers>>>,
 }
 
 /// A worker and its processes: one that stops may go on while the next has begun.
-#[derive(Default)]
 struct WorkerHost {
+    timer: Arc<SimulatedTimer>,
     processes: RefCell<Vec<Rc<WorkerProcess>>>,
     starts: Cell<u32>,
     calls: Arc<AtomicU32>,
@@ -123,9 +125,10 @@ struct WorkerHost {
 struct WorkerProcess {
     id: ProcessId,
     task: RefCell<Option<JoinHandle<()>>>,
-    /// When it was asked to stop.
-    asked: Cell<Option<Moment>>,
+    /// When it was asked to stop, and for how long it had been frozen then.
+    asked: Cell<Option<(Moment, Duration)>>,
     stop: Notify,
+    timer: Arc<SimulatedTimer>,
     /// The worker of batches that runs in it.
     worker: RefCell<Option<Worker>>,
 }
@@ -136,6 +139,7 @@ impl WorkerProcess {
         while self.asked.get().is_none() {
             self.stop.notified().await;
         }
+        self.timer.freezer.pass().await;
     }
 
     fn has_ended(&self) -> bool {
@@ -146,12 +150,19 @@ impl WorkerProcess {
 impl Workers {
     /// The workers of a run, which are not started yet.
     pub fn new(plan: &Plan, history: &SharedHistory) -> Self {
+        let timer = Arc::new(SimulatedTimer::new(plan.start));
+        let host = |_| WorkerHost {
+            timer: Arc::new(timer.of_worker()),
+            processes: RefCell::default(),
+            starts: Cell::default(),
+            calls: Arc::default(),
+        };
         Workers {
-            hosts: plan.workers.iter().map(|_| WorkerHost::default()).collect(),
+            hosts: plan.workers.iter().map(host).collect(),
             managers: RefCell::default(),
             log: RunLog::new(history.clone()),
             history: history.clone(),
-            timer: Arc::new(SimulatedTimer::new(plan.start)),
+            timer,
             stops: RefCell::default(),
             consumers: RefCell::default(),
         }
@@ -167,11 +178,17 @@ impl Workers {
         }
     }
 
+    /// Freezes the processes of a worker, or lets them go on.
+    pub fn freeze(&self, worker: usize, begins: bool) {
+        self.hosts[worker].timer.freezer.freeze(begins);
+    }
+
     /// Asks the processes of a worker to stop.
     pub fn stop(&self, worker: usize) {
         for process in self.hosts[worker].processes.borrow().iter() {
             if process.asked.get().is_none() {
-                process.asked.set(Some(self.history.borrow_mut().moment()));
+                let moment = self.history.borrow_mut().moment();
+                process.asked.set(Some((moment, process.timer.freezer.total())));
                 process.stop.notify_one();
             }
         }
@@ -239,14 +256,14 @@ impl World {
             self.start_worker(worker);
         }
         if let Some(limit) = self.plan.consumers {
-            let queue = self.worker_queue(FIRST_CONSUMER, 0, Arc::default());
+            let queue = self.worker_queue(FIRST_CONSUMER, 0, Arc::default(), None);
             let consumers = Consumers::start(taskyard::Client::new(queue), self.plan.seed, limit);
             *self.workers.consumers.borrow_mut() = Some(consumers);
         }
         if self.plan.workers.iter().any(|spec| spec.is_managed) {
             for server in 0..self.plan.servers {
                 let number = FIRST_MANAGER + server as u32;
-                let queue = self.worker_queue(number, server, Arc::default());
+                let queue = self.worker_queue(number, server, Arc::default(), None);
                 let (name, timer) = (format!("server {server}"), self.workers.timer.clone());
                 let manager = ManagerService::start_by(queue, &name, timer);
                 self.workers.managers.borrow_mut().push(manager);
@@ -268,6 +285,7 @@ impl World {
             task: RefCell::default(),
             asked: Cell::new(None),
             stop: Notify::new(),
+            timer: host.timer.clone(),
             worker: RefCell::default(),
         });
         let task = tokio::task::spawn_local(run_process(self.clone(), process.clone()));
@@ -275,8 +293,21 @@ impl World {
         host.processes.borrow_mut().push(process);
     }
 
-    fn worker_queue(&self, number: u32, server: usize, calls: Arc<AtomicU32>) -> RecordingQueue {
-        let (client, history) = (self.connect(server), self.workers.history.clone());
+    fn queue_of(&self, process: &WorkerProcess, spec: &WorkerSpec) -> RecordingQueue {
+        let index = process.id.worker;
+        let calls = self.workers.hosts[index].calls.clone();
+        let freezer = Some(process.timer.freezer.clone());
+        self.worker_queue(FIRST_WORKER + index as u32, spec.server, calls, freezer)
+    }
+
+    fn worker_queue(
+        &self,
+        number: u32,
+        server: usize,
+        calls: Arc<AtomicU32>,
+        freezer: Option<Arc<Freezer>>,
+    ) -> RecordingQueue {
+        let (client, history) = (self.connect(server, freezer), self.workers.history.clone());
         RecordingQueue::new(client, history, (number, server), calls, self.planted)
     }
 }
@@ -293,10 +324,11 @@ async fn run_process(world: Rc<World>, process: Rc<WorkerProcess>) {
         if let Err(error) = ended {
             world.history.borrow_mut().note(format!("worker {index} ends: {error}"));
         }
-        if let Some(asked) = process.asked.get() {
+        if let Some((asked, frozen)) = process.asked.get() {
+            let frozen = process.timer.freezer.total() - frozen;
             let (process, grace, ended) =
                 (process.id.process, spec.grace, world.history.borrow_mut().moment());
-            let stop = WorkerStop { worker: index, process, asked, grace, ended };
+            let stop = WorkerStop { worker: index, process, asked, grace, ended, frozen };
             return world.workers.stops.borrow_mut().push(stop);
         }
         tokio::time::sleep(RESTART_PAUSE).await;
@@ -315,7 +347,7 @@ fn runner(world: &World, process: &WorkerProcess, spec: &WorkerSpec) -> Runner {
         spec: spec.clone(),
         process: process.id.clone(),
         log: world.workers.log.clone(),
-        timer: world.workers.timer.clone(),
+        timer: process.timer.clone(),
     }
 }
 
@@ -330,8 +362,7 @@ async fn run_batches(
         dispatcher = dispatcher.with_queue(num, role.name(), runner.handler(role.tube()));
     }
     let index = process.id.worker;
-    let calls = world.workers.hosts[index].calls.clone();
-    let queue = world.worker_queue(FIRST_WORKER + index as u32, spec.server, calls);
+    let queue = world.queue_of(process, spec);
     let settings = Settings {
         max_processors: spec.processors,
         visibility_timeout: spec.lease,
@@ -341,7 +372,7 @@ async fn run_batches(
     };
     let builder = Worker::builder(&format!("worker {index}"), queue, dispatcher)
         .settings(settings)
-        .timer(world.workers.timer.clone())
+        .timer(process.timer.clone())
         .id(&format!("{index}-{}", process.id.process));
     let builder = if spec.is_managed { builder.managed() } else { builder };
     let worker = builder.build().map_err(|error| error.to_string())?;
@@ -365,15 +396,13 @@ async fn run_functions(
     role: TubeRole,
 ) -> Result<(), String> {
     let runner = runner(world, process, spec);
-    let index = process.id.worker;
-    let calls = world.workers.hosts[index].calls.clone();
-    let queue = world.worker_queue(FIRST_WORKER + index as u32, spec.server, calls);
+    let queue = world.queue_of(process, spec);
     let worker = FunctionWorker::new(queue, role.name())
         .concurrency(spec.processors)
         .lease(spec.lease)
         .run_max(spec.run_max)
         .grace(grace(world, spec))
-        .timer(world.workers.timer.clone());
+        .timer(process.timer.clone());
     let function = move |payload: u64, task: RunningTask| runner.clone().call(payload, task);
     worker.run_until(process.stopped(), function).await.map_err(|error| error.to_string())
 }

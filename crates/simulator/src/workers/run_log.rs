@@ -60,6 +60,8 @@ pub struct WorkerStop {
     pub grace: Duration,
     /// When it had ended.
     pub ended: Moment,
+    /// For how long it was frozen between.
+    pub frozen: Duration,
 }
 
 /// The runs of all handlers.
@@ -80,20 +82,21 @@ pub enum Belief {
     /// The context of a batch, and the number of the task.
     Batch(Context, u64, Arc<SimulatedTimer>),
     /// The task of a function.
-    Function(RunningTask),
+    Function(RunningTask, Arc<SimulatedTimer>),
 }
 
 impl Belief {
-    /// Whether the worker believes now that the task is its own.
+    /// Whether the worker believes now that the task is its own. One that is frozen believes nothing.
     fn is_held(&self) -> bool {
         match self {
             Belief::Batch(ctx, task, timer) => {
-                !ctx.is_lost(*task)
+                !timer.freezer.holds(None)
+                    && !ctx.is_lost(*task)
                     && ctx.cancel_reason() != Some(CancelReason::Lost)
                     && timer.now() < ctx.lease_deadline()
             }
             // A function cannot see its lease: it is dropped when that ends.
-            Belief::Function(task) => !task.is_lost(),
+            Belief::Function(task, timer) => !timer.freezer.holds(None) && !task.is_lost(),
         }
     }
 
@@ -101,7 +104,7 @@ impl Belief {
         match self {
             Belief::Batch(ctx, task, _) if ctx.is_lost(*task) => Some(CancelReason::Lost),
             Belief::Batch(ctx, ..) => ctx.cancel_reason(),
-            Belief::Function(task) => task.cancel_reason(),
+            Belief::Function(task, _) => task.cancel_reason(),
         }
     }
 }
