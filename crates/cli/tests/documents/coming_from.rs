@@ -224,6 +224,7 @@ old = redis.Redis(host="127.0.0.1", port=6379)
 def job(to: str, queue: str = "mail") -> str:
     return json.dumps({"retry": True, "queue": queue, "args": [to], "class": "MailJob", "jid": f"{to:0>24}", "created_at": 1795063688.3})
 old.zadd("schedule", {job("cy"): time.time() + 3600, job("other", "images"): time.time() + 3600})
+old.zadd("retry", {job("dan"): time.time() - 60})
 for to in ["ann", "bob"]:
     old.lpush("queue:mail", job(to))
 "#;

@@ -107,7 +107,9 @@ impl Play {
 
     /// A Redis in place of what the document calls so.
     pub fn with_redis(&mut self, shown: &str, own: &str) -> Option<u16> {
-        let redis = RedisInstance::with(redis::program()?, DURABLE);
+        let program = redis::program()?;
+        self.find_in(program.parent()?);
+        let redis = RedisInstance::with(program, DURABLE);
         let port = redis.port();
         self.rename(shown, own.replace("PORT", &port.to_string()));
         self.keep(redis);

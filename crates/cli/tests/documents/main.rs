@@ -1,7 +1,8 @@
 //! Every command and block of code of the documents, run as a reader would run it, on real servers and databases.
 //!
 //! `play.rs` runs them; the other modules say for each document what has to be there. `not_run.rs` lists the blocks that are not run
-//! here, each with its reason: a new block that is neither run nor listed fails a test.
+//! here, each with its reason: a new block that is neither run nor listed fails a test. Left out are also blocks that are copied from
+//! files which other tests run (`<!-- from: … -->`), and `docs/cli.md`, which the program generates.
 
 mod coming_from;
 mod fixtures;
@@ -17,6 +18,7 @@ mod play;
 #[expect(dead_code, reason = "the tests of the program use all of it")]
 #[path = "../suite/process.rs"]
 mod process;
+mod program;
 #[expect(dead_code, reason = "the tests of the package use all of it")]
 #[path = "../python/package.rs"]
 mod python_package;

@@ -1,4 +1,5 @@
-//! The blocks of code that no test plays, each with the reason, and the check that there are no others.
+//! The blocks of code that no test plays, each with the reason, and the check that there are no others but those that are copied from
+//! files which other tests run (`<!-- from: … -->`) and those of the generated `docs/cli.md`.
 
 use std::collections::BTreeSet;
 use std::fs;

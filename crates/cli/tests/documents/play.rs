@@ -5,7 +5,8 @@ use std::any::Any;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use taskyard_testkit::recorded_output::record;
@@ -14,10 +15,17 @@ use tempfile::TempDir;
 
 use crate::not_run::is_run_here;
 use crate::page::{CodeBlock, DocumentPage, commands, difference, normalized};
-use crate::process::{Running, Serving, binary, without_settings};
+use crate::process::{Serving, binary};
+use crate::program::Program;
 
 /// How long a command may need until it prints what the document shows.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The time between two tries of what is repeated until it succeeds.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The variables of this shell that commands have. Others choose servers, proxies or options of the tools.
+const ENVIRONMENT: [&str; 4] = ["PATH", "HOME", "LANG", "TMPDIR"];
 
 /// Commands that run a server, which the commands after them use.
 const SERVERS: [&str; 3] = ["taskyard serve", "taskyard pool serve", "taskyard pool gateway"];
@@ -43,7 +51,7 @@ pub struct Play {
     /// How many blocks were played.
     played: usize,
     server: Option<Serving>,
-    programs: Vec<Running>,
+    programs: Vec<Program>,
     folder: TempDir,
     /// What the document calls something, and what it is here.
     names: Vec<(String, String)>,
@@ -202,26 +210,36 @@ impl Play {
     /// Runs the commands of the next block, each until it prints what the document shows.
     #[track_caller]
     pub fn run_until(&mut self) {
-        let block = self.next(&["console"]);
-        for (command, shown) in commands(&block) {
-            let began = Instant::now();
-            while let Some(text) = difference(&shown, &self.succeed(&command)) {
-                let place = format!("{}:{}", self.page.name, block.line);
-                assert!(began.elapsed() < PATIENCE, "{place}: {command}\n{text}");
-            }
-        }
+        self.run_until_same(str::to_owned);
     }
 
     /// Runs the commands of the next block, each until it prints what the document shows but for the numbers.
     #[track_caller]
     pub fn words_until(&mut self) {
+        self.run_until_same(words);
+    }
+
+    /// Runs the commands of the next block, each until this part of what it prints is the same as in the document.
+    #[track_caller]
+    fn run_until_same(&mut self, part: impl Fn(&str) -> String) {
         let block = self.next(&["console"]);
         for (command, shown) in commands(&block) {
-            let began = Instant::now();
-            while let Some(text) = difference(&words(&shown), &words(&self.succeed(&command))) {
-                let place = format!("{}:{}", self.page.name, block.line);
-                assert!(began.elapsed() < PATIENCE, "{place}: {command}\n{text}");
-            }
+            let shown = part(&shown);
+            self.repeat(|play| {
+                let text = difference(&shown, &part(&play.succeed(&command)))?;
+                Some(format!("{}: {command}\n{text}", block.line))
+            });
+        }
+    }
+
+    /// Repeats this until nothing is missing any more.
+    #[track_caller]
+    fn repeat(&self, missing: impl Fn(&Play) -> Option<String>) {
+        let began = Instant::now();
+        while let Some(text) = missing(self) {
+            assert!(began.elapsed() < PATIENCE, "{}: {text}", self.page.name);
+            // tidy: sleep because other processes do not tell when they are done
+            thread::sleep(PAUSE);
         }
     }
 
@@ -290,18 +308,17 @@ impl Play {
     /// Starts a program that goes on, and waits until it has printed the lines that are shown, in any order, or its first one.
     #[track_caller]
     pub fn start_program(&mut self, command: &str, shown: &str) {
-        let mut program = Running::start(&mut self.shell(&format!("exec 2>&1; exec {command}")));
+        let program = Program::start(&mut self.shell(&format!("exec 2>&1; exec {command}")));
         let mut missing: Vec<String> = normalized(shown).lines().map(String::from).collect();
         missing.retain(|line| !line.is_empty());
         let is_silent = SILENT.iter().any(|name| command.starts_with(name)) && missing.is_empty();
-        let mut waits = !is_silent;
-        while waits {
-            let printed = program.line();
-            let what = format!("{}: {command} ended without {missing:?}", self.page.name);
-            assert!(!printed.is_empty(), "{what}");
-            let printed = normalized(&printed);
-            missing.retain(|line| *line != printed);
-            waits = !missing.is_empty();
+        if !is_silent {
+            let read = program.read_to(PATIENCE, |printed| {
+                let printed = normalized(printed);
+                missing.retain(|line| *line != printed);
+                missing.is_empty()
+            });
+            assert_eq!(read, Ok(()), "{}: {command} without {missing:?}", self.page.name);
         }
         self.programs.push(program);
     }
@@ -309,30 +326,20 @@ impl Play {
     /// Asks until the answer is yes.
     #[track_caller]
     pub fn until(&self, what: &str, is_so: impl Fn(&Play) -> bool) {
-        let began = Instant::now();
-        while !is_so(self) {
-            assert!(began.elapsed() < PATIENCE, "{}: never: {what}", self.page.name);
-        }
+        self.repeat(|play| (!is_so(play)).then(|| format!("never: {what}")));
     }
 
     /// Waits for a line of the program that was started last.
     #[track_caller]
-    pub fn prints(&mut self, wanted: &str) {
-        let program = self.programs.last_mut().expect("a program runs");
-        loop {
-            let line = program.line();
-            assert!(!line.is_empty(), "{}: ended without {wanted}", self.page.name);
-            if line.trim_end() == wanted {
-                return;
-            }
-        }
+    pub fn prints(&self, wanted: &str) {
+        let program = self.programs.last().expect("a program runs");
+        let read = program.read_to(PATIENCE, |line| line.trim_end() == wanted);
+        assert_eq!(read, Ok(()), "{}: without {wanted}", self.page.name);
     }
 
     /// Stops the program that was started last, as Ctrl-C does.
     pub fn stop_program(&mut self) {
-        let program = self.programs.pop().expect("a program runs");
-        program.signal("INT");
-        program.ended();
+        self.programs.pop().expect("a program runs").stop(PATIENCE);
     }
 
     /// Kills the program that was started last.
@@ -344,8 +351,11 @@ impl Play {
     fn shell(&self, command: &str) -> Command {
         let mut shell = Command::new("sh");
         shell.args(["-c", &self.named_as_here(command)]).current_dir(self.folder());
-        without_settings(&mut shell).env("PYTHONUNBUFFERED", "1");
-        shell.env("PYTHONDONTWRITEBYTECODE", "1").stdin(std::process::Stdio::null());
+        shell.env_clear().stdin(Stdio::null());
+        for name in ENVIRONMENT {
+            shell.envs(std::env::var_os(name).map(|value| (name, value)));
+        }
+        shell.env("PYTHONUNBUFFERED", "1").env("PYTHONDONTWRITEBYTECODE", "1");
         let usual = std::env::var_os("PATH").unwrap_or_default();
         let path = self.path.iter().cloned().chain(std::env::split_paths(&usual));
         shell.env("PATH", std::env::join_paths(path).expect("folders have plain names"));
@@ -376,11 +386,29 @@ impl Play {
         for (_, own) in &mut names {
             *own = own.replace("{http}", http.map_or("", |(_, http)| http));
         }
-        let left = names.iter().fold(text.to_owned(), |left, (shown, _)| left.replace(shown, " "));
-        let has_usual_port = left.contains(":7070") || left.contains("3301");
+        let left =
+            names.iter().fold(text.to_owned(), |left, (shown, _)| renamed(&left, shown, " "));
+        let has_usual_port = [":7070", "3301"].iter().any(|port| renamed(&left, port, "") != left);
         assert!(!has_usual_port, "an address is not that of the tested server: {text}");
-        names.iter().fold(text.to_owned(), |text, (shown, own)| text.replace(shown, own))
+        names.iter().fold(text.to_owned(), |text, (shown, own)| renamed(&text, shown, own))
     }
+}
+
+/// A text with another name for something. A name that begins or ends with a number is not found inside a longer number.
+fn renamed(text: &str, from: &str, to: &str) -> String {
+    let is_digit = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit());
+    let is_inside = |name: Option<char>, beside: Option<char>| is_digit(name) && is_digit(beside);
+    let (mut renamed, mut copied) = (String::new(), 0);
+    for (at, _) in text.match_indices(from).filter(|_| !from.is_empty()) {
+        let end = at + from.len();
+        let is_part = is_inside(from.chars().next(), text[..at].chars().next_back())
+            || is_inside(from.chars().next_back(), text[end..].chars().next());
+        if !is_part {
+            renamed.extend([&text[copied..at], to]);
+            copied = end;
+        }
+    }
+    renamed + &text[copied..]
 }
 
 /// A text whose numbers are the same in every run.
@@ -414,7 +442,7 @@ fn assert_start_screen(shown: &str, server: &Serving, names: &[(String, String)]
         screen = screen.replace(iproto, "127.0.0.1:3301");
     }
     for (name, own) in names {
-        screen = screen.replace(own, name);
+        screen = renamed(&screen, own, name);
     }
     let screen = normalized(&screen);
     let mut printed = screen.lines();
@@ -425,6 +453,14 @@ fn assert_start_screen(shown: &str, server: &Serving, names: &[(String, String)]
         };
         assert!(printed.any(is_it), "no line {line:?} in {screen}");
     }
+}
+
+// Ports of the tests are free ones: 13301 was taken for 3301, and 16390 was replaced again.
+#[test]
+fn a_port_is_not_found_inside_another_one() {
+    assert_eq!(renamed("6390 16390 63901 :6390", "6390", "16390"), "16390 16390 63901 :16390");
+    assert_eq!(renamed("localhost:13301", "3301", ""), "localhost:13301");
+    assert_eq!(renamed("127.0.0.1:7070", "", "/etc/taskyard/"), "127.0.0.1:7070");
 }
 
 #[test]

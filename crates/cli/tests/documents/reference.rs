@@ -24,7 +24,7 @@ plays! {
 fn estimates_steps(play: &mut Play) -> Option<()> {
     play.serve();
     play.succeed("seq 450 | taskyard put mail --lines");
-    play.start_program("taskyard worker mail --exec 'sleep 0.1' --concurrency 4", "");
+    play.start_program("taskyard worker mail --exec 'sleep 0.5' --concurrency 4", "");
     // An estimate needs tasks that have ended.
     play.words_until();
     play.words_until();
