@@ -228,21 +228,22 @@ pub fn positions_with_a_rare_priority<D: SharedDatabase>() {
 
 /// Nearly all tasks of a priority are old, and few were put after many others. Tarantool measured the distance of ids only behind the old ones,
 /// found no tasks there, took the first 120 for the whole range and answered that nearly all ids are ahead of the newest. The others are
-/// behind them, or before them and mostly gone.
+/// behind them, and no window has an old one, or before them and mostly gone.
 pub fn positions_with_old_tasks_and_few_new_ones<D: SharedDatabase>() {
     D::run(async {
         let mut random = Rng::with_seed(17);
-        let newest = MANY_TASKS - 5;
-        for (old, other, kept) in [(3_000, 5, 1), (3_000, 1, 50), (2_500, 1, 50)] {
+        for (tasks, old, other, kept) in [(2 * MANY_TASKS, 2_300, 5, 1), (MANY_TASKS, 3_000, 1, 50)]
+        {
             let part = D::part();
             let store = D::open(&part);
-            let pair = Pair { tasks: MANY_TASKS, ..Pair::new(&store, Kind::FifoTtl, 0) };
+            let pair = Pair { tasks, ..Pair::new(&store, Kind::FifoTtl, 0) };
+            let newest = tasks - 5;
             let is_own = |id: u64| id < old || id >= newest;
             let is_gone = |id: u64| !is_own(id) && id % kept > 0;
             pair.fill_without(is_gone, |id| with_pri(if is_own(id) { 3 } else { other }));
             let middle = (0..20).map(|_| random.u64(0..old));
             let mut ids: Vec<_> = middle.chain([0, 1, old - 1]).map(TaskId).collect();
-            ids.extend((newest..MANY_TASKS).map(TaskId));
+            ids.extend((newest..tasks).map(TaskId));
             ids.iter().for_each(|id| pair.compare(vec![*id]));
             pair.compare(ids);
         }
