@@ -239,7 +239,7 @@ pub fn positions_with_old_tasks_and_few_new_ones<D: SharedDatabase>() {
             let pair = Pair { tasks, ..Pair::new(&store, Kind::FifoTtl, 0) };
             let newest = tasks - 5;
             let is_own = |id: u64| id < old || id >= newest;
-            let is_gone = |id: u64| !is_own(id) && id % kept > 0;
+            let is_gone = |id: u64| !is_own(id) && !id.is_multiple_of(kept);
             pair.fill_without(is_gone, |id| with_pri(if is_own(id) { 3 } else { other }));
             let middle = (0..20).map(|_| random.u64(0..old));
             let mut ids: Vec<_> = middle.chain([0, 1, old - 1]).map(TaskId).collect();
