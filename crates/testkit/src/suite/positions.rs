@@ -52,13 +52,23 @@ impl<'a> Pair<'a> {
         hole: u64,
         mut task: impl FnMut(&mut Rng, u64) -> NewTask,
     ) {
+        let mut holes = random.fork();
+        let is_gone = |_| holes.u64(0..hole) == 0;
+        self.fill_without(is_gone, |id| task(random, id));
+    }
+
+    /// Puts tasks, and deletes some.
+    fn fill_without(
+        &self,
+        mut is_gone: impl FnMut(u64) -> bool,
+        mut task: impl FnMut(u64) -> NewTask,
+    ) {
         let all: Vec<u64> = (0..self.tasks).collect();
         for ids in all.chunks(BATCH_TASKS_MAX.min(4_000)) {
-            let tasks = ids.iter().map(|id| task(random, *id)).collect();
+            let tasks = ids.iter().map(|id| task(*id)).collect();
             self.run(&Command::Put { tube: self.tube.clone(), tasks, wait: Span::ZERO });
         }
-        let gone: Vec<_> =
-            all.into_iter().filter(|_| random.u64(0..hole) == 0).map(TaskId).collect();
+        let gone: Vec<_> = all.into_iter().filter(|id| is_gone(*id)).map(TaskId).collect();
         for ids in gone.chunks(BATCH_TASKS_MAX.min(4_000)) {
             let (tube, ids) = (self.tube.clone(), ids.to_vec());
             self.run(&Command::Delete { tube, ids, show: false });
@@ -216,6 +226,30 @@ pub fn positions_with_a_rare_priority<D: SharedDatabase>() {
     compare::<D>(Kind::FifoTtl, 3, 0, |random, _| with_pri(u64::from(random.u8(0..50) > 0) * 7));
 }
 
+/// Nearly all tasks of a priority are old, and few were put after many others. Tarantool measured the distance of ids only behind the old ones,
+/// found no tasks there, took the first 120 for the whole range and answered that nearly all ids are ahead of the newest. The others are
+/// behind them, and no window has an old one, or before them and mostly gone.
+pub fn positions_with_old_tasks_and_few_new_ones<D: SharedDatabase>() {
+    D::run(async {
+        let mut random = Rng::with_seed(17);
+        for (tasks, old, other, kept) in [(2 * MANY_TASKS, 2_300, 5, 1), (MANY_TASKS, 3_000, 1, 50)]
+        {
+            let part = D::part();
+            let store = D::open(&part);
+            let pair = Pair { tasks, ..Pair::new(&store, Kind::FifoTtl, 0) };
+            let newest = tasks - 5;
+            let is_own = |id: u64| id < old || id >= newest;
+            let is_gone = |id: u64| !is_own(id) && !id.is_multiple_of(kept);
+            pair.fill_without(is_gone, |id| with_pri(if is_own(id) { 3 } else { other }));
+            let middle = (0..20).map(|_| random.u64(0..old));
+            let mut ids: Vec<_> = middle.chain([0, 1, old - 1]).map(TaskId).collect();
+            ids.extend((newest..tasks).map(TaskId));
+            ids.iter().for_each(|id| pair.compare(vec![*id]));
+            pair.compare(ids);
+        }
+    });
+}
+
 pub fn positions_with_many_priorities<D: SharedDatabase>() {
     compare::<D>(Kind::FifoTtl, 4, 0, |random, _| with_pri(random.u64(..)));
 }
@@ -262,6 +296,7 @@ crate::suite::suite! {
     positions_with_many_small_batches
     positions_with_many_large_batches
     positions_with_a_rare_priority
+    positions_with_old_tasks_and_few_new_ones
     positions_with_many_priorities
     positions_with_batches_of_many_priorities
     positions_at_the_front_of_sub_queues

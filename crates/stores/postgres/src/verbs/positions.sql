@@ -14,7 +14,6 @@ DROP FUNCTION IF EXISTS taskyard.ready_sampled(integer, bigint[], bigint[], bigi
 DROP FUNCTION IF EXISTS taskyard.ready_sampled(integer, bigint[], bigint[], bigint[], float8[], float8[], integer);
 DROP FUNCTION IF EXISTS taskyard.ready_sampled_by_id(integer, bigint, bigint);
 DROP FUNCTION IF EXISTS taskyard.ready_sampled_by_id(integer, bigint, bigint, bigint, integer);
-DROP FUNCTION IF EXISTS taskyard.ready_sampled_by_id(integer, bigint, bigint, bigint, integer);
 DROP FUNCTION IF EXISTS taskyard.ready_estimated(integer, bigint, bigint);
 
 -- Where in its part a sample is, from 0 to 1: irregular, but always the same.

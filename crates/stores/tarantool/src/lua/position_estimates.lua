@@ -57,8 +57,9 @@ local function estimated_by_id(c, tube, shared, pri, id)
         local windows = shared.windows or WINDOWS_BY_ID
         shared.by_id = shared.by_id or positions.sample_by_id(c, of, shared, windows)
         local ahead, err = positions.share_in_sample(shared.by_id, all, pri, id)
-        local more = times_more(ahead, err)
-        if err <= ERROR_MAX * ahead or windows >= WINDOWS_BY_ID_MAX then
+        -- Without tasks ahead in any window the error is unknown.
+        local more = ahead > 0 and times_more(ahead, err) or 4
+        if ahead > 0 and err <= ERROR_MAX * ahead or windows >= WINDOWS_BY_ID_MAX then
             return ahead, true, false
         elseif not tube.o.subqueues and math.min(ahead - shared.ahead, all - ahead) <= windows * more * positions.WINDOW_COST_BY_ID then
             return counted(tube, shared, ahead, pri, id)
@@ -73,9 +74,11 @@ local function estimated_by_priority(tube, shared, parts, pri, id)
     positions.measure(tube.number, parts)
     while true do
         local ahead, err = positions.sampled_ready(tube.number, shared, parts, windows)
+        ahead = math.min(ahead, all)
         if err <= (windows < WINDOWS_MANY and ERROR_OF_FEW_MAX or ERROR_MAX) * ahead or windows >= WINDOWS_MAX then
             return ahead, false, false
         end
+        -- Counting is compared with as many windows as would do, also if these are more than may be read: the answer would be worse.
         windows = math.max(windows * times_more(ahead, err), WINDOWS_MANY)
         if math.min(ahead - shared.ahead, all - ahead) <= windows * positions.WINDOW_COST then
             return counted(tube, shared, ahead, pri, id)

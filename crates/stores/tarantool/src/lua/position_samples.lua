@@ -16,6 +16,8 @@ local ROWS_BY_ID, ROWS_READ_BY_ID = 40, 60
 local ROWS_MAX = 120
 -- In how many places the distance of ids is measured.
 local PROBES = 16
+-- Up to how many tasks of a priority are counted of which no window has any: this costs as much as a few windows.
+local MISSED_COUNTED_MAX = {{AHEAD_COUNTED_MAX}}
 -- With more priorities than this, tasks are sampled by id.
 local PRIORITIES_MAX = 64
 
@@ -57,9 +59,15 @@ function positions.bounded(tube, pri, id)
 end
 
 -- The distance of ids, on average and where they are densest, from so many places; nil if there are few. A function returns the id of
--- the row so many rows behind a place.
+-- the row so many rows behind a place. The first row may be far from all others, or all others be at its side, so its place counts
+-- for the average only if no other has rows.
 local function gap_of(first, ending, probes, rows, id_behind)
-    local sum, found, smallest, shift = 0, 0, math.huge, shifts()
+    local sum, found, shift = 0, 0, shifts()
+    local at_first = id_behind(first, rows - 1)
+    if not at_first or at_first >= ending then
+        return nil
+    end
+    local smallest = at_first - first
     for place = 0, probes - 1 do
         local from = math.floor(first + (ending - first) * (place + shift()) / probes)
         local id = id_behind(from, rows - 1)
@@ -67,9 +75,7 @@ local function gap_of(first, ending, probes, rows, id_behind)
             sum, found, smallest = sum + (id - from), found + 1, math.min(smallest, id - from)
         end
     end
-    if found > 0 then
-        return sum / found / (rows - 1), smallest / (rows - 1)
-    end
+    return (found > 0 and sum / found or at_first - first) / (rows - 1), smallest / (rows - 1)
 end
 
 -- Lets other fibers run after so many rows, except in a transaction, which would be aborted.
@@ -163,6 +169,14 @@ function positions.measure(of, parts)
     end
 end
 
+-- The number of tasks of a priority of which no window has any, and its standard error squared. Few are counted; if there are more, they are in
+-- one place between the windows, and at most as many as the length that a window stands for has where ids are densest.
+local function missed(of, shared, part, share)
+    local count = positions.ready_between(of, { of, part.pri, part.first }, part.pri, part.ending, MISSED_COUNTED_MAX)
+    positions.work(shared, count)
+    return count, count < MISSED_COUNTED_MAX and 0 or (share / part.smallest) ^ 2
+end
+
 -- About how many tasks of these priorities are ready, from so many windows, and the standard error of that.
 function positions.sampled_ready(of, shared, parts, windows)
     -- Windows of different priorities are at different places, so that their errors are independent.
@@ -181,6 +195,9 @@ function positions.sampled_ready(of, shared, parts, windows)
             positions.work(shared, positions.WINDOW_COST)
         end)
         local sum, part_squares = sum_of(numbers)
+        if sum == 0 then
+            sum, part_squares = missed(of, shared, part, part.length / count)
+        end
         ahead, squares = ahead + sum, squares + part_squares
     end
     return ahead, math.sqrt(squares)
