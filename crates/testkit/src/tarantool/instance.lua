@@ -3,7 +3,7 @@
 local password, admin_password = os.getenv('TASKYARD_TEST_PASSWORD'), os.getenv('TASKYARD_TEST_ADMIN_PASSWORD')
 local port, read_only = arg[1], arg[2] == 'replica'
 local settings = { listen = '127.0.0.1:' .. port, pid_file = 'pid', log = 'log', log_level = 4, wal_mode = 'fsync',
-    memtx_memory = 512 * 1024 * 1024, read_only = read_only, replication_timeout = 0.2, replication_connect_timeout = 10,
+    memtx_memory = 1024 * 1024 * 1024, read_only = read_only, replication_timeout = 0.2, replication_connect_timeout = 10,
     checkpoint_interval = 0, force_recovery = false }
 for place = 3, #arg, 2 do
     local value = arg[place + 1]
