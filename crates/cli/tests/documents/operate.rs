@@ -3,9 +3,18 @@
 use crate::play::{Play, commands_on_a_server, plays};
 
 plays! {
+    backup: "docs/operate/backup.md", backup_steps;
     monitoring: "docs/operate/monitoring.md", commands_on_a_server;
     operating: "docs/operating.md", operating_steps;
     security: "docs/security.md", security_steps;
+    upgrade: "docs/operate/upgrade.md", upgrade_steps;
+}
+
+fn backup_steps(play: &mut Play) -> Option<()> {
+    play.serve();
+    play.succeed("taskyard put mail hello");
+    play.run();
+    Some(())
 }
 
 fn operating_steps(play: &mut Play) -> Option<()> {
@@ -25,9 +34,16 @@ fn operating_steps(play: &mut Play) -> Option<()> {
     }
     play.succeed("(umask 077; taskyard user add peer --role read --users users.toml > peer-token)");
     play.run();
+    Some(())
+}
+
+fn upgrade_steps(play: &mut Play) -> Option<()> {
+    // The settings of the package.
+    play.copy("deploy/systemd/taskyard.yaml", "taskyard.yaml");
+    play.succeed("chmod 600 taskyard.yaml");
+    play.rename("/etc/taskyard/", "");
     play.serve();
     play.succeed("taskyard put mail hello");
-    play.run();
     play.run();
     Some(())
 }

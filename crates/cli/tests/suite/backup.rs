@@ -87,9 +87,8 @@ fn a_backup_of_a_used_server_is_restored() {
 
 #[test]
 fn the_commands_of_the_document_work() {
-    let document = include_str!("../../../../docs/operating.md");
-    let section = document.split("\n## Backup and restore\n").nth(1).expect("the section");
-    let script = section.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next());
+    let document = include_str!("../../../../docs/operate/backup.md");
+    let script = document.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next());
     let folder = BackupFolder::new();
     let serving = folder.serve();
     let program = Path::new(env!("CARGO_BIN_EXE_taskyard")).parent().expect("a folder");
