@@ -1,7 +1,10 @@
 //! Lists in the documents name nothing that the program does not have: other tests check that they lack nothing.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+
+use serde_json::Value;
 
 use crate::process::{TestServer, http_get, run};
 
@@ -62,4 +65,52 @@ fn the_page_about_monitoring_has_the_alert_rules_of_the_file() {
     let rules = file.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
     let rows = named(&page).into_iter().filter(|name| name.starts_with("Taskyard"));
     assert_eq!(rows.collect::<Vec<_>>(), rules.collect::<Vec<_>>());
+}
+
+/// The metrics that a text names, without the endings of the parts of a histogram.
+fn named_metrics(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    let metrics = words.filter(|word| word.starts_with("taskyard_"));
+    metrics.map(|word| word.strip_suffix("_bucket").unwrap_or(word)).collect()
+}
+
+// A dashboard with the name of a metric that does not exist has an empty panel, and an alert on one is never raised.
+#[test]
+fn the_dashboards_and_alert_rules_name_metrics_of_a_running_server() {
+    let server = TestServer::new();
+    let metrics = http_get(&server.serving.url, "/metrics");
+    let types = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let mut families: BTreeSet<&str> = types.filter_map(|line| line.split(' ').next()).collect();
+    // This server has no semaphores and hosts no SQL tasks and no pool: the names are those in the sources. It is not encrypted either.
+    let sources = [
+        include_str!("../../../server/src/metrics.rs"),
+        include_str!("../../../services/sql/src/service.rs"),
+    ];
+    let optional = ["taskyard_semaphore_", "taskyard_sql_", "taskyard_service_", "taskyard_tls_"];
+    for source in sources {
+        let texts = source.split('"');
+        families.extend(texts.filter(|text| optional.iter().any(|start| text.starts_with(start))));
+    }
+    let files = ["servers.grafana.json", "workers.grafana.json", "../deploy/prometheus-rules.yaml"];
+    for name in files {
+        let text = page(name);
+        let named = named_metrics(&text);
+        assert!(!named.is_empty(), "{name}");
+        let missing: Vec<_> = named.difference(&families).collect();
+        assert!(missing.is_empty(), "{name} names {missing:?}, which a server does not have");
+    }
+}
+
+#[test]
+fn the_dashboards_are_valid_json_with_panels_of_their_own() {
+    for name in ["servers.grafana.json", "workers.grafana.json"] {
+        let dashboard: Value = serde_json::from_str(&page(name)).expect(name);
+        let panels = dashboard["panels"].as_array().expect("panels");
+        let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].as_u64()).collect();
+        assert_eq!(ids.len(), panels.len(), "{name}: two panels have the same id");
+        for panel in panels {
+            let targets = panel["targets"].as_array().expect("targets");
+            assert!(targets.iter().all(|target| target["expr"].is_string()), "{panel}");
+        }
+    }
 }
