@@ -105,16 +105,19 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) -> Vec<String> {
     }
     let mut notes = Vec::new();
     let simulator = options.filter.is_none().then(BackgroundSimulator::start);
-    if nextest {
-        steps.run("fixtures", || {
-            let prepare = |command: &mut Command| {
-                secret_scan::keep_output(with_tools(command, tools.as_ref()));
-            };
-            notes = fixtures::run(options.filter.as_slice(), prepare, Failures::RunAgain)?;
-            Ok(())
-        });
-    }
-    steps.run("tests", || run_tests(options, nextest, tools.as_ref()));
+    steps.run("tests", || {
+        let others = || run_others(options, nextest, tools.as_ref());
+        if !nextest {
+            return others();
+        }
+        let prepare = |command: &mut Command| {
+            secret_scan::keep_output(with_tools(command, tools.as_ref()));
+        };
+        let filters = options.filter.as_slice();
+        // Tests of both kinds wait for other processes, so that they use the cores better together.
+        notes = fixtures::run(filters, prepare, Failures::RunAgain, others)?;
+        Ok(())
+    });
     if let Some(simulator) = simulator {
         steps.run("simulator", || {
             let runs = simulator.finish()?;
@@ -129,8 +132,8 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) -> Vec<String> {
     notes
 }
 
-/// Runs all tests but the fixtures. Near the end, so that the runner's own summary stands right above the table.
-fn run_tests(options: &TestOptions, nextest: bool, tools: Option<&Tools>) -> Result<(), String> {
+/// Runs all tests but the fixtures; without nextest, all tests.
+fn run_others(options: &TestOptions, nextest: bool, tools: Option<&Tools>) -> Result<(), String> {
     let mut tests = runner(nextest);
     tests.arg("--no-fail-fast");
     if nextest {
