@@ -1,16 +1,13 @@
-//! Compresses the OpenAPI document: as it is, it would be the largest text in the program.
+//! Packs the OpenAPI document and the files of the dashboard: as they are, they would be among the largest texts in the program.
 
-use std::path::PathBuf;
-use std::{env, fs, io};
+use std::io;
 
-const DOCUMENT: &str = "openapi.json";
-/// How hard to compress: a level between 0 and 10.
-const LEVEL: u8 = 9;
+use taskyard_packed::{names_below, pack_files};
+
+const DASHBOARD: &str = "src/dashboard";
 
 fn main() -> io::Result<()> {
-    println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed={DOCUMENT}");
-    let compressed = miniz_oxide::deflate::compress_to_vec(&fs::read(DOCUMENT)?, LEVEL);
-    let out = env::var_os("OUT_DIR").map(PathBuf::from).unwrap_or_default();
-    fs::write(out.join(DOCUMENT), compressed)
+    pack_files("openapi", ".", &["openapi.json".to_owned()])?;
+    let files = names_below(DASHBOARD, &[".html", ".css", ".js", ".svg"])?;
+    pack_files("dashboard", DASHBOARD, &files)
 }

@@ -17,8 +17,9 @@ use axum::http::header::{ACCEPT, CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use taskyard_packed::Texts;
 
-/// All documents, compressed by the build script.
+/// All documents, packed by the build script.
 const PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/documents"));
 /// The list of all documents.
 const INDEX: &str = "README.md";
@@ -133,22 +134,10 @@ fn resolve(from: &str, link: &str) -> Option<String> {
 /// All documents by their paths.
 fn documents() -> &'static BTreeMap<String, Document> {
     static DOCUMENTS: OnceLock<BTreeMap<String, Document>> = OnceLock::new();
-    DOCUMENTS.get_or_init(|| unpacked(PACKED).expect("the build script packed it"))
-}
-
-/// Reads what the build script has packed.
-fn unpacked(packed: &[u8]) -> Option<BTreeMap<String, Document>> {
-    let bytes = miniz_oxide::inflate::decompress_to_vec(packed).ok()?;
-    let text = String::from_utf8(bytes).ok()?;
-    let (mut documents, mut rest) = (BTreeMap::new(), text.as_str());
-    while let Some((head, after)) = rest.split_once('\n') {
-        let (path, length) = head.rsplit_once(' ')?;
-        let (text, next) = after.split_at_checked(length.parse().ok()?)?;
-        let document = Document { text: text.to_owned(), page: OnceLock::new() };
-        documents.insert(path.to_owned(), document);
-        rest = next;
-    }
-    Some(documents)
+    DOCUMENTS.get_or_init(|| {
+        let texts = Texts::unpack(PACKED).into_texts();
+        texts.map(|(path, text)| (path, Document { text, page: OnceLock::new() })).collect()
+    })
 }
 
 #[cfg(test)]

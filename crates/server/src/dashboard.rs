@@ -1,9 +1,12 @@
-//! Serves the dashboard: static files compiled into the program, and its page at the path of every view.
+//! Serves the dashboard: static files packed into the program, and its page at the path of every view.
+
+use std::sync::LazyLock;
 
 use axum::Router;
 use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use taskyard_packed::Texts;
 
 use crate::app::SharedApp;
 
@@ -12,7 +15,11 @@ const STYLE: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const IMAGE: &str = "image/svg+xml";
 
-const PAGE: &str = include_str!("dashboard/index.html");
+/// The files of the folder `dashboard`, packed by the build script.
+static TEXTS: LazyLock<Texts> =
+    LazyLock::new(|| Texts::unpack(include_bytes!(concat!(env!("OUT_DIR"), "/dashboard"))));
+const PAGE: &str = "index.html";
+const ASSETS: &str = "/assets/";
 
 /// The paths of the views. Each responds with the same page, which shows the view of its path. `/pool` is not among them: it
 /// belongs to the pool.
@@ -30,49 +37,42 @@ const VIEWS: [&str; 11] = [
     "/pool-status",
 ];
 
-/// A list with path, content type and content of each file.
-macro_rules! files {
-    ($($name:literal: $kind:expr),* $(,)?) => {
-        &[$((concat!("/assets/", $name), $kind, include_str!(concat!("dashboard/", $name)))),*]
-    };
-}
-
-/// The files.
-const FILES: &[(&str, &str, &str)] = files![
-    "style.css": STYLE,
-    "views.css": STYLE,
-    "icon.svg": IMAGE,
-    "actions.js": SCRIPT,
-    "api.js": SCRIPT,
-    "app.js": SCRIPT,
-    "audit.js": SCRIPT,
-    "bulk.js": SCRIPT,
-    "chart.js": SCRIPT,
-    "dialog.js": SCRIPT,
-    "dom.js": SCRIPT,
-    "estimates.js": SCRIPT,
-    "filter.js": SCRIPT,
-    "format.js": SCRIPT,
-    "msgpack.js": SCRIPT,
-    "overview.js": SCRIPT,
-    "payload.js": SCRIPT,
-    "rates.js": SCRIPT,
-    "router.js": SCRIPT,
-    "scale.js": SCRIPT,
-    "schedules.js": SCRIPT,
-    "semaphores.js": SCRIPT,
-    "series.js": SCRIPT,
-    "services.js": SCRIPT,
-    "sign_in.js": SCRIPT,
-    "table.js": SCRIPT,
-    "tabs.js": SCRIPT,
-    "task.js": SCRIPT,
-    "task_list.js": SCRIPT,
-    "tube.js": SCRIPT,
-    "tube_details.js": SCRIPT,
-    "tubes.js": SCRIPT,
-    "user.js": SCRIPT,
-    "workers.js": SCRIPT,
+/// The files that the page loads, with the type of their content.
+const FILES: [(&str, &str); 34] = [
+    ("style.css", STYLE),
+    ("views.css", STYLE),
+    ("icon.svg", IMAGE),
+    ("actions.js", SCRIPT),
+    ("api.js", SCRIPT),
+    ("app.js", SCRIPT),
+    ("audit.js", SCRIPT),
+    ("bulk.js", SCRIPT),
+    ("chart.js", SCRIPT),
+    ("dialog.js", SCRIPT),
+    ("dom.js", SCRIPT),
+    ("estimates.js", SCRIPT),
+    ("filter.js", SCRIPT),
+    ("format.js", SCRIPT),
+    ("msgpack.js", SCRIPT),
+    ("overview.js", SCRIPT),
+    ("payload.js", SCRIPT),
+    ("rates.js", SCRIPT),
+    ("router.js", SCRIPT),
+    ("scale.js", SCRIPT),
+    ("schedules.js", SCRIPT),
+    ("semaphores.js", SCRIPT),
+    ("series.js", SCRIPT),
+    ("services.js", SCRIPT),
+    ("sign_in.js", SCRIPT),
+    ("table.js", SCRIPT),
+    ("tabs.js", SCRIPT),
+    ("task.js", SCRIPT),
+    ("task_list.js", SCRIPT),
+    ("tube.js", SCRIPT),
+    ("tube_details.js", SCRIPT),
+    ("tubes.js", SCRIPT),
+    ("user.js", SCRIPT),
+    ("workers.js", SCRIPT),
 ];
 
 /// No external and no inline content: a payload that got into the page could not run.
@@ -81,7 +81,9 @@ const POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'self'; \
 
 /// Whether this path is a file or a view of the dashboard. These need no token: they contain no data.
 pub(crate) fn has(path: &str) -> bool {
-    FILES.iter().any(|file| file.0 == path) || VIEWS.iter().any(|view| is_at(view, path))
+    let asset = path.strip_prefix(ASSETS);
+    asset.is_some_and(|name| FILES.iter().any(|file| file.0 == name))
+        || VIEWS.iter().any(|view| is_at(view, path))
 }
 
 /// Whether the path belongs to the view: a name in braces is any part of a path.
@@ -99,9 +101,10 @@ fn is_at(view: &str, path: &str) -> bool {
 
 /// The files and views of the dashboard. With `read_only` its page offers no actions; without documents it has no link to them.
 pub(crate) fn router(read_only: bool, has_documents: bool) -> Router<SharedApp> {
-    let router = FILES.iter().fold(Router::new(), |router, &(path, kind, text)| {
+    let router = FILES.into_iter().fold(Router::new(), |router, (name, kind)| {
+        let (path, text) = (format!("{ASSETS}{name}"), TEXTS.text(name));
         let headers = [(CONTENT_TYPE, kind), (CONTENT_SECURITY_POLICY, POLICY)];
-        router.route(path, get(move || async move { (headers, text).into_response() }))
+        router.route(&path, get(move || async move { (headers, text).into_response() }))
     });
     VIEWS.into_iter().fold(router, |router, path| {
         let headers = [(CONTENT_TYPE, HTML), (CONTENT_SECURITY_POLICY, POLICY)];
@@ -113,7 +116,7 @@ pub(crate) fn router(read_only: bool, has_documents: bool) -> Router<SharedApp> 
 /// The page for a view. It refers to the files by relative paths, so that the dashboard also works below a path of a proxy.
 fn page(view: &str, read_only: bool, has_documents: bool) -> axum::body::Bytes {
     let root = "../".repeat(view.matches('/').count() - 1);
-    let page = PAGE.replace("{root}", &root);
+    let page = TEXTS.text(PAGE).replace("{root}", &root);
     let actions = if read_only { "none" } else { "all" };
     let documents = if has_documents { "" } else { "hidden" };
     page.replace("{actions}", actions).replace("{documents}", documents).into()

@@ -1,9 +1,10 @@
 //! Serves the OpenAPI document that `cargo xtask docs` writes.
 
 use serde_json::{Value, json};
+use taskyard_packed::Texts;
 
-/// The document of a server with the usual limit for waiting, compressed by the build script.
-const DOCUMENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/openapi.json"));
+/// The document of a server with the usual limit for waiting, packed by the build script.
+const DOCUMENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/openapi"));
 
 /// The fields that the limit for waiting bounds.
 const WAITS: [&str; 3] = [
@@ -14,9 +15,9 @@ const WAITS: [&str; 3] = [
 
 /// The OpenAPI document of a server that lets requests wait no longer than this, as JSON text.
 pub(crate) fn document(wait_seconds_max: f64) -> String {
-    let text = miniz_oxide::inflate::decompress_to_vec(DOCUMENT);
-    let text = text.expect("the build script packed it");
-    let mut document: Value = serde_json::from_slice(&text).expect("the build script packed it");
+    let texts = Texts::unpack(DOCUMENT);
+    let mut document: Value =
+        serde_json::from_str(texts.text("openapi.json")).expect("a test compares it");
     for field in WAITS {
         if let Some(field) = document.pointer_mut(&format!("/components/schemas/{field}")) {
             field["maximum"] = json!(wait_seconds_max);

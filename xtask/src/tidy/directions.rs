@@ -268,6 +268,12 @@ const RULES: &[Rule] = &[
         instead: "it finds time zones by name: rules of time go to the core",
     },
     Rule {
+        package: "taskyard-packed",
+        unreachable: &["tokio", "serde", "taskyard-core"],
+        unnamed: &[],
+        instead: "build scripts use it: it knows texts and their names only",
+    },
+    Rule {
         package: "taskyard-documents",
         unreachable: &["taskyard-core", "taskyard-server", "taskyard"],
         unnamed: &["tokio", "serde", "serde_json"],

@@ -4,6 +4,9 @@
 //! this version's set is newer than the installed one. Running servers of an older version then call the newer functions,
 //! so an incompatible function gets a new name.
 
+use std::sync::LazyLock;
+
+use taskyard_packed::Texts;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
@@ -13,70 +16,74 @@ use taskyard_core::failure::{LEASE_EXPIRED, SERVER_LOST, SESSION_ENDED};
 use taskyard_store::limits::with_limits;
 use taskyard_store::template::substitute;
 
-/// The version of the tables is the number of these.
+/// All statements, packed by the build script.
+static STATEMENTS: LazyLock<Texts> =
+    LazyLock::new(|| Texts::unpack(include_bytes!(concat!(env!("OUT_DIR"), "/statements"))));
+
+/// The files with the tables; the version of the tables is their number.
 const MIGRATIONS: &[&str] = &[
-    include_str!("migrations/0001_tables.sql"),
-    include_str!("migrations/0002_counters.sql"),
-    include_str!("migrations/0003_taken.sql"),
-    include_str!("migrations/0004_semaphores.sql"),
-    include_str!("migrations/0005_gates.sql"),
-    include_str!("migrations/0006_semaphore_indexes.sql"),
-    include_str!("migrations/0007_queues.sql"),
-    include_str!("migrations/0008_semaphore_priority.sql"),
-    include_str!("migrations/0009_semaphore_heads.sql"),
-    include_str!("migrations/0010_since.sql"),
-    include_str!("migrations/0011_incarnation.sql"),
-    include_str!("migrations/0012_semaphore_declines.sql"),
-    include_str!("migrations/0013_failures.sql"),
-    include_str!("migrations/0014_done.sql"),
-    include_str!("migrations/0015_kept.sql"),
-    include_str!("migrations/0016_keys_and_schedules.sql"),
-    include_str!("migrations/0017_ended_keys.sql"),
+    "migrations/0001_tables.sql",
+    "migrations/0002_counters.sql",
+    "migrations/0003_taken.sql",
+    "migrations/0004_semaphores.sql",
+    "migrations/0005_gates.sql",
+    "migrations/0006_semaphore_indexes.sql",
+    "migrations/0007_queues.sql",
+    "migrations/0008_semaphore_priority.sql",
+    "migrations/0009_semaphore_heads.sql",
+    "migrations/0010_since.sql",
+    "migrations/0011_incarnation.sql",
+    "migrations/0012_semaphore_declines.sql",
+    "migrations/0013_failures.sql",
+    "migrations/0014_done.sql",
+    "migrations/0015_kept.sql",
+    "migrations/0016_keys_and_schedules.sql",
+    "migrations/0017_ended_keys.sql",
 ];
 
-/// The version of the functions; to be raised with every change of them.
+/// The version of the functions in the files below; to be raised with every change of them.
 const FUNCTIONS: i32 = 36;
 
 const VERBS: &[&str] = &[
-    include_str!("verbs/moments.sql"),
-    include_str!("verbs/subqueues.sql"),
-    include_str!("verbs/oldest.sql"),
-    include_str!("verbs/done.sql"),
-    include_str!("verbs/pace.sql"),
-    include_str!("verbs/tubes.sql"),
-    include_str!("verbs/queues.sql"),
-    include_str!("verbs/show.sql"),
-    include_str!("verbs/search.sql"),
-    include_str!("verbs/list.sql"),
-    include_str!("verbs/failures.sql"),
-    include_str!("verbs/keys.sql"),
-    include_str!("verbs/put.sql"),
-    include_str!("verbs/put_keyed.sql"),
-    include_str!("verbs/schedules.sql"),
-    include_str!("verbs/take.sql"),
-    include_str!("verbs/finish.sql"),
-    include_str!("verbs/kick.sql"),
-    include_str!("verbs/give_back.sql"),
-    include_str!("verbs/sessions.sql"),
-    include_str!("verbs/tick.sql"),
-    include_str!("verbs/counters.sql"),
-    include_str!("verbs/servers.sql"),
-    include_str!("verbs/resync.sql"),
-    include_str!("verbs/plain.sql"),
-    include_str!("verbs/gates.sql"),
-    include_str!("verbs/semaphore_heads.sql"),
-    include_str!("verbs/semaphore_declines.sql"),
-    include_str!("verbs/semaphore_advance.sql"),
-    include_str!("verbs/semaphore_configure.sql"),
-    include_str!("verbs/semaphore_drop.sql"),
-    include_str!("verbs/semaphore_members.sql"),
-    include_str!("verbs/semaphore_enqueue.sql"),
-    include_str!("verbs/semaphore_finish.sql"),
-    include_str!("verbs/semaphore_many.sql"),
-    include_str!("verbs/semaphore_events.sql"),
-    include_str!("verbs/semaphore_tick.sql"),
-    include_str!("verbs/positions.sql"),
-    include_str!("verbs/copy.sql"),
+    "verbs/moments.sql",
+    "verbs/subqueues.sql",
+    "verbs/oldest.sql",
+    "verbs/done.sql",
+    "verbs/pace.sql",
+    "verbs/tubes.sql",
+    "verbs/queues.sql",
+    "verbs/show.sql",
+    "verbs/search.sql",
+    "verbs/list.sql",
+    "verbs/failures.sql",
+    "verbs/keys.sql",
+    "verbs/put.sql",
+    "verbs/put_keyed.sql",
+    "verbs/schedules.sql",
+    "verbs/take.sql",
+    "verbs/finish.sql",
+    "verbs/kick.sql",
+    "verbs/give_back.sql",
+    "verbs/sessions.sql",
+    "verbs/tick.sql",
+    "verbs/counters.sql",
+    "verbs/servers.sql",
+    "verbs/resync.sql",
+    "verbs/plain.sql",
+    "verbs/gates.sql",
+    "verbs/semaphore_heads.sql",
+    "verbs/semaphore_declines.sql",
+    "verbs/semaphore_advance.sql",
+    "verbs/semaphore_configure.sql",
+    "verbs/semaphore_drop.sql",
+    "verbs/semaphore_members.sql",
+    "verbs/semaphore_enqueue.sql",
+    "verbs/semaphore_finish.sql",
+    "verbs/semaphore_many.sql",
+    "verbs/semaphore_events.sql",
+    "verbs/semaphore_tick.sql",
+    "verbs/positions.sql",
+    "verbs/copy.sql",
 ];
 
 /// Keeps two servers from migrating at the same time.
@@ -176,11 +183,11 @@ async fn apply(client: &Client) -> Result<(), MigrateError> {
         return Err(MigrateError::TooNew { found: tables as i64, known: MIGRATIONS.len() as i64 });
     }
     for migration in &MIGRATIONS[tables..] {
-        client.batch_execute(migration).await?;
+        client.batch_execute(STATEMENTS.text(migration)).await?;
     }
     if functions < FUNCTIONS || tables < MIGRATIONS.len() {
         for verbs in VERBS {
-            client.batch_execute(&filled(verbs)).await?;
+            client.batch_execute(&filled(STATEMENTS.text(verbs))).await?;
         }
     }
     let (tables, functions) = (MIGRATIONS.len(), FUNCTIONS.max(functions));
@@ -209,7 +216,7 @@ mod tests {
 
     #[test]
     fn limits_come_from_the_core() {
-        for verbs in VERBS {
+        for verbs in VERBS.iter().map(|name| STATEMENTS.text(name)) {
             assert_eq!(
                 typed_limits(verbs, &["20 * _r.cost, 1000000"]),
                 Vec::<String>::new(),

@@ -1,5 +1,8 @@
 //! Assembles the library of Lua functions that run inside Redis.
 
+use std::sync::LazyLock;
+
+use taskyard_packed::Texts;
 use taskyard_redis::Library;
 
 use taskyard_core::failure::{LEASE_EXPIRED, SERVER_LOST, SESSION_ENDED};
@@ -7,44 +10,42 @@ use taskyard_store::limits::with_limits;
 use taskyard_store::lua::{PACE_RULES, SEMAPHORE_RULES, VALUES};
 use taskyard_store::template::substitute;
 
+/// The files of the folder `lua`, packed by the build script.
+static TEXTS: LazyLock<Texts> =
+    LazyLock::new(|| Texts::unpack(include_bytes!(concat!(env!("OUT_DIR"), "/library"))));
+
 /// The files of the library in the order of their dependencies. A Lua function may have two hundred local names, so files
 /// whose names the others do not use are blocks.
-const FILES: &[&str] = &[
-    VALUES,
-    include_str!("lua/task.lua"),
-    include_str!("lua/incarnation.lua"),
-    include_str!("lua/tube.lua"),
-    include_str!("lua/failures.lua"),
-    "do\n",
-    PACE_RULES,
-    include_str!("lua/pace.lua"),
-    "end\n",
-    concat!("do\n", include_str!("lua/done.lua"), "end\n"),
-    "do\n",
-    include_str!("lua/semaphore.lua"),
-    include_str!("lua/outbox.lua"),
-    SEMAPHORE_RULES,
-    "end\n",
-    concat!("do\n", include_str!("lua/gates.lua"), "end\n"),
-    include_str!("lua/put.lua"),
-    include_str!("lua/show.lua"),
-    concat!("do\n", include_str!("lua/keys.lua"), "end\n"),
-    concat!("do\n", include_str!("lua/list.lua"), include_str!("lua/positions.lua"), "end\n"),
-    concat!("do\n", include_str!("lua/take.lua"), "end\n"),
-    include_str!("lua/release.lua"),
-    concat!("do\n", include_str!("lua/finish.lua"), "end\n"),
-    concat!("do\n", include_str!("lua/plain.lua"), "end\n"),
-    concat!("do\n", include_str!("lua/tick.lua"), "end\n"),
-    concat!("do\n", include_str!("lua/upgrade.lua"), "end\n"),
-    include_str!("lua/tubes.lua"),
-    include_str!("lua/call.lua"),
-    concat!("do\n", include_str!("lua/schedules.lua"), "end\n"),
-    concat!("do\n", include_str!("lua/semaphores.lua"), "end\n"),
-    concat!("do\n", include_str!("lua/registry.lua"), "end\n"),
-    concat!("do\n", include_str!("lua/export.lua"), "end\n"),
-    concat!("do\n", include_str!("lua/names.lua"), "end\n"),
-    concat!("do\n", include_str!("lua/import.lua"), "end\n"),
-];
+fn files() -> String {
+    let file = |name: &str| TEXTS.text(name);
+    let block = |parts: &[&str]| format!("do\n{}end\n", parts.concat());
+    let first = ["task.lua", "incarnation.lua", "tube.lua", "failures.lua"].map(file).concat();
+    let semaphores = [file("semaphore.lua"), file("outbox.lua"), SEMAPHORE_RULES];
+    let last = ["schedules.lua", "semaphores.lua", "registry.lua", "export.lua", "names.lua"];
+    [
+        VALUES,
+        &first,
+        &block(&[PACE_RULES, file("pace.lua")]),
+        &block(&[file("done.lua")]),
+        &block(&semaphores),
+        &block(&[file("gates.lua")]),
+        file("put.lua"),
+        file("show.lua"),
+        &block(&[file("keys.lua")]),
+        &block(&[file("list.lua"), file("positions.lua")]),
+        &block(&[file("take.lua")]),
+        file("release.lua"),
+        &block(&[file("finish.lua")]),
+        &block(&[file("plain.lua")]),
+        &block(&[file("tick.lua")]),
+        &block(&[file("upgrade.lua")]),
+        file("tubes.lua"),
+        file("call.lua"),
+        &last.map(|name| block(&[file(name)])).concat(),
+        &block(&[file("import.lua")]),
+    ]
+    .concat()
+}
 
 /// The version of the stored format. A server refuses to work with a later one. Since version 2 tasks may have a priority for
 /// their semaphore. Version 3 stores tasks differently, with the moment since which they wait; the first call to a tube of an
@@ -60,7 +61,7 @@ pub(super) fn library() -> Library {
         ("SESSION_ENDED", SESSION_ENDED.to_owned()),
         ("SERVER_LOST", SERVER_LOST.to_owned()),
     ];
-    let text = substitute(&with_limits(&FILES.concat()), &values);
+    let text = substitute(&with_limits(&files()), &values);
     Library::new(&format!("taskyard_{FORMAT}"), &[&text])
 }
 
@@ -79,7 +80,7 @@ mod tests {
             "given, 1024",
             "SKIP = 1000000",
         ];
-        assert_eq!(typed_limits(&FILES.concat(), &accepted), Vec::<String>::new());
+        assert_eq!(typed_limits(&files(), &accepted), Vec::<String>::new());
         assert!(!library().text().contains("{{"), "a placeholder without a value");
     }
 }

@@ -1,66 +1,78 @@
 //! Assembles the library of Lua procedures that run inside Tarantool.
 
+use std::sync::LazyLock;
+
 use taskyard_core::failure::{LEASE_EXPIRED, SERVER_LOST, SESSION_ENDED};
+use taskyard_packed::Texts;
 use taskyard_store::limits::with_limits;
 use taskyard_store::lua::{PACE_RULES, SEMAPHORE_RULES, VALUES};
 use taskyard_store::template::substitute;
 
+/// The files of the folder `lua`, packed by the build script.
+static TEXTS: LazyLock<Texts> =
+    LazyLock::new(|| Texts::unpack(include_bytes!(concat!(env!("OUT_DIR"), "/library"))));
+
+/// The text of a file; those in `shared` belong to the crate of the trait.
+fn file(name: &str) -> &'static str {
+    match name {
+        "shared/values.lua" => VALUES,
+        "shared/pace_rules.lua" => PACE_RULES,
+        "shared/semaphore_rules.lua" => SEMAPHORE_RULES,
+        _ => TEXTS.text(name),
+    }
+}
+
 /// The files in the order of their dependencies: first those whose names all others use, then those that are blocks of their
 /// own (a Lua function may have two hundred local names, and sixty of the functions around it), then those of semaphores.
-const SHARED: [&str; 6] = [
-    include_str!("lua/modules.lua"),
-    VALUES,
-    include_str!("lua/values.lua"),
-    include_str!("lua/spaces.lua"),
-    include_str!("lua/tube.lua"),
-    include_str!("lua/orders.lua"),
-];
+const SHARED: [&str; 6] =
+    ["modules.lua", "shared/values.lua", "values.lua", "spaces.lua", "tube.lua", "orders.lua"];
 const TUBES: [&str; 21] = [
-    include_str!("lua/format.lua"),
-    PACE_RULES,
-    include_str!("lua/pace.lua"),
-    include_str!("lua/raw_insert.lua"),
-    include_str!("lua/take.lua"),
-    include_str!("lua/put.lua"),
-    include_str!("lua/show.lua"),
-    include_str!("lua/search.lua"),
-    include_str!("lua/list.lua"),
-    include_str!("lua/position_samples.lua"),
-    include_str!("lua/position_estimates.lua"),
-    include_str!("lua/positions.lua"),
-    include_str!("lua/failures.lua"),
-    include_str!("lua/done.lua"),
-    include_str!("lua/keys.lua"),
-    include_str!("lua/finish.lua"),
-    include_str!("lua/tubes.lua"),
-    include_str!("lua/sessions.lua"),
-    include_str!("lua/tick.lua"),
-    include_str!("lua/import.lua"),
-    include_str!("lua/schedules.lua"),
+    "format.lua",
+    "shared/pace_rules.lua",
+    "pace.lua",
+    "raw_insert.lua",
+    "take.lua",
+    "put.lua",
+    "show.lua",
+    "search.lua",
+    "list.lua",
+    "position_samples.lua",
+    "position_estimates.lua",
+    "positions.lua",
+    "failures.lua",
+    "done.lua",
+    "keys.lua",
+    "finish.lua",
+    "tubes.lua",
+    "sessions.lua",
+    "tick.lua",
+    "import.lua",
+    "schedules.lua",
 ];
-const SEMAPHORE: &str = include_str!("lua/semaphore.lua");
-const SEMAPHORES: [&str; 4] = [
-    SEMAPHORE_RULES,
-    include_str!("lua/gates.lua"),
-    include_str!("lua/semaphores.lua"),
-    include_str!("lua/import_semaphores.lua"),
-];
-const SERVERS: &str = include_str!("lua/servers.lua");
+const SEMAPHORE: &str = "semaphore.lua";
+const SEMAPHORES: [&str; 4] =
+    ["shared/semaphore_rules.lua", "gates.lua", "semaphores.lua", "import_semaphores.lua"];
+const SERVERS: &str = "servers.lua";
 /// A block of its own that uses the names of servers.
-const RESYNC: &str = include_str!("lua/resync.lua");
-const LAST: [&str; 2] = [include_str!("lua/batch.lua"), include_str!("lua/copy.lua")];
+const RESYNC: &str = "resync.lua";
+const LAST: [&str; 2] = ["batch.lua", "copy.lua"];
 
 /// Replaces all but the shared files where tubes are those of an existing tarantool/queue.
-const ADAPTER: [&str; 2] = [include_str!("lua/adapter_tasks.lua"), include_str!("lua/adapter.lua")];
+const ADAPTER: [&str; 2] = ["adapter_tasks.lua", "adapter.lua"];
 
 /// The version of the stored format. A server refuses to work with a later one. The stored one is lower until a feature is used that
 /// needs it (`format.lua`): until then servers of earlier versions can work beside this one.
 pub(super) const FORMAT: i64 = 3;
 
 /// Answers whether the procedures are loaded, whether the instance is read-only, and the version of the stored format.
-pub(super) const PROBE: &str = include_str!("lua/probe.lua");
+pub(super) fn probe() -> &'static str {
+    TEXTS.text("probe.lua")
+}
+
 /// Loads the procedures.
-pub(super) const LOAD: &str = include_str!("lua/load.lua");
+pub(super) fn load() -> &'static str {
+    TEXTS.text("load.lua")
+}
 
 /// The procedures as Tarantool loads them.
 pub(super) struct Library {
@@ -75,23 +87,24 @@ pub(super) struct Library {
 impl Library {
     /// Assembles the files.
     pub fn new() -> Self {
-        let apart = |file: &str| format!("do\n{file}end\n");
-        let semaphores = format!("{SEMAPHORE}{}", SEMAPHORES.map(apart).concat());
+        let apart = |name: &str| format!("do\n{}end\n", file(name));
+        let semaphores = format!("{}{}", file(SEMAPHORE), SEMAPHORES.map(apart).concat());
         let semaphores = format!("(function()\n{semaphores}end)()\n");
-        let parts = TUBES.map(apart).concat() + &semaphores + SERVERS + &apart(RESYNC);
-        let last = format!("return (function()\n{}end)()\n", LAST.concat());
-        Self::of(&with_values(&format!("{}{parts}{last}", SHARED.concat())))
+        let parts = TUBES.map(apart).concat() + &semaphores + file(SERVERS) + &apart(RESYNC);
+        let last = format!("return (function()\n{}end)()\n", LAST.map(file).concat());
+        Self::of(&with_values(&format!("{}{parts}{last}", SHARED.map(file).concat())))
     }
 
     /// For tubes of an existing tarantool/queue.
     pub fn adapter() -> Self {
         let [modules, shared, values, spaces, tube, _] = SHARED;
-        let own = [modules, shared, values, spaces, tube].concat() + &ADAPTER.concat();
-        Self::of(&with_values(&own))
+        let own = [modules, shared, values, spaces, tube].map(file).concat();
+        Self::of(&with_values(&(own + &ADAPTER.map(file).concat())))
     }
 
     fn of(files: &str) -> Self {
-        let name = format!("taskyard_1_{:016x}", fingerprint(format!("{LOAD}{files}").as_bytes()));
+        let name =
+            format!("taskyard_1_{:016x}", fingerprint(format!("{}{files}", load()).as_bytes()));
         let text = format!("local PREFIX, FORMAT, NEWS = ...\n{files}");
         let function = format!("{name}.call");
         Library { name, function, text }
@@ -131,9 +144,9 @@ mod tests {
     fn limits_come_from_the_core() {
         let files =
             [&SHARED[..], &TUBES, &[SEMAPHORE], &SEMAPHORES, &[SERVERS, RESYNC], &LAST, &ADAPTER];
-        let files = files.concat();
+        let files: String = files.concat().into_iter().map(file).collect();
         let accepted = ["STEP = 1000", "NOTICES_MAX = 1000", "PULSE_SECONDS = 1000000"];
-        assert_eq!(typed_limits(&files.concat(), &accepted), Vec::<String>::new());
+        assert_eq!(typed_limits(&files, &accepted), Vec::<String>::new());
         for library in [Library::new(), Library::adapter()] {
             assert!(!library.text.contains("{{"), "a placeholder without a value");
         }

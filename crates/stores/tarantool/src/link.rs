@@ -10,7 +10,7 @@ use taskyard_tarantool::{
 };
 use tokio::time::Instant;
 
-use super::library::{FORMAT, LOAD, Library, PROBE};
+use super::library::{self, FORMAT, Library};
 
 /// The pause between attempts to connect: at first, and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -137,7 +137,7 @@ impl Link {
         }
         let (name, prefix) = (&connector.library.name, &connector.prefix);
         let mut probe = connection.requests();
-        probe.eval(PROBE, |args| _ = args.text(name).text(prefix));
+        probe.eval(library::probe(), |args| _ = args.text(name).text(prefix));
         let found = connection.ask(probe).await?;
         let found = decode_value(&found).map_err(|error| Failure::Lost(error.to_string()))?;
         let [loaded, read_only, format] = found.list() else {
@@ -153,7 +153,9 @@ impl Link {
         if !loaded.is_true() {
             let mut load = connection.requests();
             let (format, text) = (FORMAT.unsigned_abs(), &connector.library.text);
-            load.eval(LOAD, |args| _ = args.text(name).text(prefix).uint(format).text(text));
+            load.eval(library::load(), |args| {
+                _ = args.text(name).text(prefix).uint(format).text(text)
+            });
             connection.ask(load).await?;
         }
         Ok(connection)
