@@ -201,6 +201,18 @@ impl Collector {
                 self.registry.end_deliveries(number, now, done);
             }
             (Note::Changes(tube), _) => _ = self.changed(tube),
+            (Note::Delete(tube, ids), Reply::Finished(outcomes)) => {
+                let Some(number) = self.changed(tube) else { return };
+                let deleted = ids
+                    .into_iter()
+                    .zip(outcomes)
+                    .filter_map(|(id, outcome)| matches!(outcome, Outcome::Done(_)).then_some(id));
+                self.registry.forget_tasks(number, deleted);
+            }
+            (Note::Truncate(tube), _) => {
+                let Some(number) = self.changed(tube) else { return };
+                self.registry.forget_all_tasks(number);
+            }
             (Note::ChangesAny, _) => self.sampling.note_any_changed(),
             (Note::Tick, Reply::Ticked(moved)) if *moved > 0 => self.sampling.note_any_changed(),
             (Note::Drop(tube), _) => self.remove(&tube),
