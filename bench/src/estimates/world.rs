@@ -52,7 +52,6 @@ struct LabTube {
     sample: QueueSample,
     is_used: bool,
     runs: Vec<f64>,
-    rate: Option<taskyard_core::RateLimit>,
 }
 
 #[derive(Clone, Debug)]
@@ -107,7 +106,6 @@ impl<W: Workload> World<W> {
             if number == 0 {
                 options.semaphore.clone_from(&semaphore);
             }
-            let rate = options.rate.as_deref().copied();
             let create = Command::CreateTube { tube: name.clone(), options, if_not_exists: false };
             machine.apply(Timestamp::from_micros(BEGIN), create).expect("a new tube");
             tubes.push(LabTube {
@@ -117,7 +115,6 @@ impl<W: Workload> World<W> {
                 sample: QueueSample::default(),
                 is_used: false,
                 runs: Vec::new(),
-                rate,
             });
         }
         let mut world = World {
@@ -205,17 +202,8 @@ impl<W: Workload> World<W> {
         let Some(position) = positions.first() else { return };
         let idle = self.workload.consumers(self.seconds()).saturating_sub(self.busy);
         let gate = self.gate();
-        let counts = infos[0].stats.tasks;
         let own = &mut self.tubes[tube];
-        let queue = QueueNow {
-            ready: counts.ready,
-            taken: counts.taken,
-            idle: idle as u64,
-            is_paused: false,
-            pri: 0,
-            rate: own.rate,
-            gate,
-        };
+        let queue = QueueNow { idle: idle as u64, gate, ..QueueNow::of(&infos[0]) };
         let now = Timestamp::from_micros(self.now);
         let Ok(raw) = own.model.forecast(now, position, &queue) else { return };
         let shown = own.calibration.give(id, now, raw);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::delayed_index::DelayedIndex;
 use crate::order::Order;
 use crate::semaphore::gated::gated;
 use crate::session::SessionId;
@@ -29,12 +30,15 @@ pub(crate) struct Indexes {
     number: u32,
     /// Whether the tube has a semaphore.
     is_gated: bool,
-    /// Ready tasks of a tube without sub-queues.
+    /// All ready tasks, whichever their sub-queue.
     pub ready: Order,
-    /// Ready tasks of a tube with sub-queues.
+    /// The same by sub-queue, in a tube with sub-queues.
     pub subqueues: Option<Subqueues>,
     pub buried: BTreeSet<OrderKey>,
     pub taken: BTreeSet<TaskId>,
+    /// When tasks are due that are delayed.
+    pub delayed: DelayedIndex,
+    /// When other tasks change.
     pub timers: BTreeSet<(Timestamp, TaskId)>,
     pub counts: Counts,
 }
@@ -49,6 +53,7 @@ impl Indexes {
             subqueues: has_subqueues.then(Subqueues::default),
             buried: BTreeSet::new(),
             taken: BTreeSet::new(),
+            delayed: DelayedIndex::default(),
             timers: BTreeSet::new(),
             counts: Counts::default(),
         }
@@ -69,9 +74,9 @@ impl Indexes {
         match &slot.state {
             SlotState::Ready(_) => {
                 self.counts.ready += 1;
-                match &mut self.subqueues {
-                    None => self.ready.insert(key),
-                    Some(subqueues) => subqueues.add_ready(slot.subqueue, key),
+                self.ready.insert(key);
+                if let Some(subqueues) = &mut self.subqueues {
+                    subqueues.add_ready(slot.subqueue, key);
                 }
             }
             SlotState::Delayed(_) | SlotState::Scheduled(_) | SlotState::Gated(_) => {
@@ -95,8 +100,10 @@ impl Indexes {
                 self.buried.insert(key);
             }
         }
-        if slot.timer() != Timestamp::NEVER {
-            self.timers.insert((slot.timer(), slot.id));
+        match slot.timer() {
+            Timestamp::NEVER => {}
+            due if slot.is_delayed() => self.delayed.insert(due, slot.id, slot.pri),
+            at => _ = self.timers.insert((at, slot.id)),
         }
     }
 
@@ -129,15 +136,22 @@ impl Indexes {
                 self.buried.remove(&key);
             }
         }
-        if slot.timer() != Timestamp::NEVER {
-            self.timers.remove(&(slot.timer(), slot.id));
+        match slot.timer() {
+            Timestamp::NEVER => {}
+            due if slot.is_delayed() => self.delayed.remove(due, slot.id, slot.pri),
+            at => _ = self.timers.remove(&(at, slot.id)),
         }
     }
 
+    /// The task whose next change is due first.
+    pub fn next_timer(&self) -> Option<(Timestamp, TaskId)> {
+        self.timers.first().copied().into_iter().chain(self.delayed.first()).min()
+    }
+
     pub fn remove_ready(&mut self, subqueue: u32, key: OrderKey) {
-        match &mut self.subqueues {
-            None => _ = self.ready.remove(key),
-            Some(subqueues) => subqueues.remove_ready(subqueue, key),
+        self.ready.remove(key);
+        if let Some(subqueues) = &mut self.subqueues {
+            subqueues.remove_ready(subqueue, key);
         }
     }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::order::PriorityLevel;
+use crate::steps;
 
 /// Neighbouring priorities in groups, with the number of tasks in each group.
 #[derive(Debug, Default)]
@@ -35,7 +36,11 @@ impl LevelCounts {
     /// The first priority of the group of this one, and the number of tasks in the groups before.
     pub fn before(&self, pri: u64) -> (u64, usize) {
         let first = self.first(pri);
-        (first, self.groups.range(..first).map(|(_, group)| group.tasks).sum())
+        let count = |(_, group): (&u64, &Group)| {
+            steps::count(1);
+            group.tasks
+        };
+        (first, self.groups.range(..first).map(count).sum())
     }
 
     /// A task with this priority was added.

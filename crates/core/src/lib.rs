@@ -43,6 +43,7 @@ pub mod tube;
 extern crate self as taskyard_core;
 
 mod chunks;
+mod delayed_index;
 mod done;
 mod id_index;
 mod index;
@@ -50,9 +51,11 @@ mod journal;
 mod keys;
 mod level_counts;
 mod order;
+mod ranked_set;
 mod ready_set;
 mod schedules;
 mod slots;
+mod steps;
 mod subqueue;
 mod tasks;
 

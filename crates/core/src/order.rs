@@ -1,16 +1,17 @@
 //! An index of ready tasks in the order of delivery, with a few bytes for each task.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Bound;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::level_counts::LevelCounts;
+use crate::ranked_set::RankedSet;
+use crate::steps;
 use crate::subqueue::OrderKey;
 use crate::task::TaskId;
 
 /// Ready tasks by priority, then by id.
 ///
 /// Ids only grow, so nearly every task is added at the end of its priority and removed from the
-/// front: a plain queue does that with eight bytes a task. The exceptions are in two small sets.
+/// front: a plain queue does that with eight bytes a task. The exceptions are in two sets.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
     levels: BTreeMap<u64, PriorityLevel>,
@@ -22,12 +23,19 @@ pub(crate) struct Order {
 /// The tasks of one priority.
 #[derive(Debug, Default)]
 pub(crate) struct PriorityLevel {
-    /// Ascending. The first and the last are never in `gone`.
+    /// Ascending. The first and the last are never gone.
     queue: VecDeque<TaskId>,
+    /// Absent while there are none.
+    exceptions: Option<Box<Exceptions>>,
+}
+
+/// Tasks that were not added at the end of a priority, or not removed at its ends.
+#[derive(Debug, Default)]
+struct Exceptions {
     /// Tasks removed from the middle of the queue.
-    gone: BTreeSet<TaskId>,
+    gone: RankedSet<TaskId>,
     /// Tasks that were returned when later ones were already queued.
-    returned: BTreeSet<TaskId>,
+    returned: RankedSet<TaskId>,
 }
 
 /// An empty level keeps at most this capacity.
@@ -53,7 +61,11 @@ impl Order {
     /// The number of tasks before this key.
     pub fn rank(&self, (pri, id): OrderKey) -> u64 {
         let (from, before) = self.counts.as_ref().map_or((0, 0), |counts| counts.before(pri));
-        let better: usize = self.levels.range(from..pri).map(|(_, level)| level.len()).sum();
+        let count = |(_, level): (&u64, &PriorityLevel)| {
+            steps::count(1);
+            level.len()
+        };
+        let better: usize = self.levels.range(from..pri).map(count).sum();
         let own = self.levels.get(&pri).map_or(0, |level| level.rank(id));
         (before + better + own) as u64
     }
@@ -98,30 +110,39 @@ impl Order {
 
 impl PriorityLevel {
     pub fn len(&self) -> usize {
-        self.queue.len() - self.gone.len() + self.returned.len()
+        let (gone, returned) =
+            self.exceptions().map_or((0, 0), |all| (all.gone.len(), all.returned.len()));
+        self.queue.len() - gone + returned
     }
 
-    /// The number of tasks before this one. The two sets are small.
+    /// The number of tasks before this one.
     fn rank(&self, id: TaskId) -> usize {
+        steps::count(self.queue.len().checked_ilog2().unwrap_or(0) as usize + 1);
         let queued = self.queue.partition_point(|queued| *queued < id);
-        queued - self.gone.range(..id).count() + self.returned.range(..id).count()
+        let count = |all: &Exceptions| (all.gone.rank(&id), all.returned.rank(&id));
+        let (gone, returned) = self.exceptions().map_or((0, 0), count);
+        queued - gone + returned
+    }
+
+    fn exceptions(&self) -> Option<&Exceptions> {
+        self.exceptions.as_deref()
+    }
+
+    fn is_gone(&self, id: &TaskId) -> bool {
+        self.exceptions().is_some_and(|all| all.gone.contains(id))
     }
 
     fn first(&self) -> Option<TaskId> {
-        match (self.queue.front(), self.returned.first()) {
-            (Some(queued), Some(returned)) => Some(*queued.min(returned)),
-            (queued, returned) => queued.or(returned).copied(),
-        }
+        let returned = self.exceptions().and_then(|all| all.returned.first());
+        self.queue.front().copied().into_iter().chain(returned).min()
     }
 
     fn after(&self, id: TaskId) -> Option<TaskId> {
         let from = self.queue.partition_point(|queued| *queued <= id);
-        let queued = self.queue.range(from..).find(|queued| !self.gone.contains(queued));
-        let returned = self.returned.range((Bound::Excluded(id), Bound::Unbounded)).next();
-        match (queued, returned) {
-            (Some(queued), Some(returned)) => Some(*queued.min(returned)),
-            (queued, returned) => queued.or(returned).copied(),
-        }
+        let queued = self.queue.range(from..).copied().find(|queued| !self.is_gone(queued));
+        let next = TaskId(id.0.checked_add(1)?);
+        let returned = self.exceptions().and_then(|all| all.returned.from(&next).next());
+        queued.into_iter().chain(returned).min()
     }
 
     fn insert(&mut self, id: TaskId) {
@@ -129,8 +150,12 @@ impl PriorityLevel {
             self.queue.push_back(id);
         } else if self.queue.front().is_some_and(|first| id < *first) {
             self.queue.push_front(id);
-        } else if !self.gone.remove(&id) {
-            self.returned.insert(id);
+        } else {
+            let exceptions = self.exceptions.get_or_insert_default();
+            if !exceptions.gone.remove(&id) {
+                exceptions.returned.insert(id);
+            }
+            self.trim();
         }
     }
 
@@ -139,45 +164,50 @@ impl PriorityLevel {
             self.queue.pop_front();
         } else if self.queue.back() == Some(&id) {
             self.queue.pop_back();
-        } else if self.returned.remove(&id) {
-            return true;
-        } else if self.queue.binary_search(&id).is_err() || !self.gone.insert(id) {
+        } else if !self.exceptions.as_mut().is_some_and(|all| all.returned.remove(&id))
+            && (self.queue.binary_search(&id).is_err()
+                || !self.exceptions.get_or_insert_default().gone.insert(id))
+        {
             return false;
         }
         self.trim();
         true
     }
 
-    /// Removes `gone` tasks from the queue: at its ends at once, inside when they are half of it.
+    /// Removes tasks that are gone from the queue: at its ends at once, inside when they are half of it.
     fn trim(&mut self) {
-        if self.gone.is_empty() {
-            return;
-        }
-        while self.queue.front().is_some_and(|first| self.gone.remove(first)) {
+        let Some(Exceptions { gone, returned }) = self.exceptions.as_deref_mut() else { return };
+        while !gone.is_empty() && self.queue.front().is_some_and(|first| gone.remove(first)) {
             self.queue.pop_front();
         }
-        while self.queue.back().is_some_and(|last| self.gone.remove(last)) {
+        while !gone.is_empty() && self.queue.back().is_some_and(|last| gone.remove(last)) {
             self.queue.pop_back();
         }
-        if self.gone.len() > 32 && self.gone.len() > self.queue.len() / 2 {
-            let gone = std::mem::take(&mut self.gone);
-            self.queue.retain(|id| !gone.contains(id));
+        if gone.len() > 32 && gone.len() > self.queue.len() / 2 {
+            let gone = std::mem::take(gone);
+            let mut gone = gone.iter().peekable();
+            self.queue.retain(|id| gone.next_if_eq(id).is_none());
+        }
+        if gone.is_empty() && returned.is_empty() {
+            self.exceptions = None;
         }
     }
 
     fn iter(&self) -> impl Iterator<Item = TaskId> {
-        let mut queued = self.queue.iter().filter(|id| !self.gone.contains(id)).peekable();
-        let mut returned = self.returned.iter().peekable();
+        let mut queued = self.queue.iter().copied().filter(|id| !self.is_gone(id)).peekable();
+        let returned = self.exceptions().into_iter().flat_map(|all| all.returned.iter());
+        let mut returned = returned.peekable();
         std::iter::from_fn(move || match (queued.peek(), returned.peek()) {
-            (Some(a), Some(b)) if b < a => returned.next().copied(),
-            (Some(_), _) => queued.next().copied(),
-            (None, _) => returned.next().copied(),
+            (Some(a), Some(b)) if b < a => returned.next(),
+            (Some(_), _) => queued.next(),
+            (None, _) => returned.next(),
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::ops::Bound::{Excluded, Unbounded};
 
     use super::*;
@@ -234,6 +264,24 @@ mod tests {
             }
         }
         assert!(order.counts.is_none() == (order.levels.len() < LevelCounts::LEVELS_MIN / 2));
+    }
+
+    /// Tasks that were removed from the middle of their priority, or returned to it, were counted one by one for each
+    /// position behind them.
+    #[test]
+    fn a_rank_takes_few_steps() {
+        const TASKS: u64 = 300_000;
+        let mut order = Order::default();
+        let key = |id| (7, TaskId(id));
+        (0..TASKS).step_by(2).for_each(|id| order.insert(key(id)));
+        (1..TASKS).step_by(2).for_each(|id| order.insert(key(id)));
+        let is_removed = |id: &u64| id % 5 == 3 && *id < TASKS - 5;
+        (0..TASKS).filter(is_removed).for_each(|id| assert!(order.remove(key(id))));
+        for id in [1, 1_000, TASKS / 2, TASKS - 1] {
+            let (steps, rank) = steps::of(|| order.rank(key(id)));
+            assert_eq!(rank, id - (0..id).filter(is_removed).count() as u64, "task {id}");
+            assert!(steps < 100, "{steps} steps");
+        }
     }
 
     /// A tube whose tasks are deleted from the middle forever, while the first is never taken, must

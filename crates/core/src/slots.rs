@@ -85,6 +85,11 @@ impl Slot {
         }
     }
 
+    /// Whether it will be ready at a time, without regard to a semaphore.
+    pub fn is_delayed(&self) -> bool {
+        matches!(self.state, SlotState::Delayed(_) | SlotState::Scheduled(_))
+    }
+
     pub fn delivery(&self) -> Option<&Delivery> {
         match &self.state {
             SlotState::Taken(delivery) => Some(delivery),

@@ -14,9 +14,6 @@ pub(crate) const NO_SUBQUEUE: u32 = u32::MAX;
 /// then, and the cost of a take must not grow with the number of sub-queues.
 const SEARCHED: usize = 1024;
 
-/// The number of sub-queues that are examined to find the position of a task.
-const RANKED_MAX: usize = 16_384;
-
 /// The key of a ready task in its order: priority and id.
 pub(crate) type OrderKey = (u64, TaskId);
 
@@ -107,22 +104,6 @@ impl Subqueues {
     /// The number of ready tasks of a sub-queue before this key.
     pub fn rank(&self, index: u32, key: OrderKey) -> u64 {
         self.queues.get(index as usize).map_or(0, |queue| queue.ready.rank(key))
-    }
-
-    /// The number of ready tasks of all sub-queues before this key, and whether it is exact: of many
-    /// sub-queues only some are examined.
-    pub fn rank_in_all(&self, key: OrderKey) -> (u64, bool) {
-        let step = self.queues.len().div_ceil(RANKED_MAX).max(1);
-        let examined = self.queues.iter().step_by(step);
-        let (mut before, mut count) = (0, 0);
-        for queue in examined {
-            before += queue.ready.rank(key);
-            count += 1;
-        }
-        if step == 1 {
-            return (before, true);
-        }
-        ((before as f64 * self.queues.len() as f64 / f64::from(count)).round() as u64, false)
     }
 
     /// The number of tasks that could be taken now: one of each idle sub-queue.

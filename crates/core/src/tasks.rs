@@ -9,7 +9,7 @@ use crate::failure::{Failure, Failures};
 use crate::index::{CrossTubeIndex, Indexes};
 use crate::key::{HeldKey, Key, KeyRequest};
 use crate::keys::TubeKeys;
-use crate::limits::{DELAYED_LOOKED_MAX, OLDEST_LOOKED_MAX};
+use crate::limits::OLDEST_LOOKED_MAX;
 use crate::record::Record;
 use crate::semaphore::Priority;
 use crate::semaphore::gated::gated;
@@ -166,13 +166,14 @@ impl Tasks {
         self.indexes.buried.first().map(|key| key.1)
     }
 
-    /// The number of ready tasks before this one by priority and id, and whether it is exact.
-    pub fn rank(&self, slot: &Slot) -> (u64, bool) {
-        let key = (slot.pri, slot.id);
-        match &self.indexes.subqueues {
-            None => (self.indexes.ready.rank(key), true),
-            Some(subqueues) => subqueues.rank_in_all(key),
-        }
+    /// The number of ready tasks before this one by priority and id.
+    pub fn rank(&self, slot: &Slot) -> u64 {
+        self.indexes.ready.rank((slot.pri, slot.id))
+    }
+
+    /// The numbers of [`Position::delayed_ahead`](crate::Position::delayed_ahead) for a task.
+    pub fn delayed_ahead(&self, now: Timestamp, slot: &Slot) -> Vec<u64> {
+        self.indexes.delayed.before(now, (slot.pri, slot.id))
     }
 
     /// The number of ready tasks of its sub-queue before this one.
@@ -181,13 +182,8 @@ impl Tasks {
         Some(subqueues.rank(slot.subqueue, (slot.pri, slot.id)))
     }
 
-    /// The tasks with a timer, by its time, at most so many that a command may examine.
-    pub fn timers(&self) -> impl Iterator<Item = (Timestamp, TaskId)> {
-        self.indexes.timers.iter().copied().take(4 * DELAYED_LOOKED_MAX)
-    }
-
     pub fn next_timer(&self) -> Option<(Timestamp, TaskId)> {
-        self.indexes.timers.first().copied()
+        self.indexes.next_timer()
     }
 
     pub fn subqueue_of(&self, slot: &Slot) -> Option<Arc<str>> {

@@ -68,7 +68,7 @@ impl Engine {
     }
 
     async fn add_estimates(&self, tube: TubeName, info: &TubeInfo, positions: &mut [Position]) {
-        let queue = QueueNow { gate: self.gate(info).await, ..queue_of(info) };
+        let queue = QueueNow { gate: self.gate(info).await, ..QueueNow::of(info) };
         let request = ForecastRequest { tube, positions: positions.to_vec(), queue };
         let (reply, receiver) = oneshot::channel();
         self.inner.inbox.query(Query::Forecast(request, reply));
@@ -94,7 +94,7 @@ impl Engine {
 
     /// When all ready tasks of these tubes will have started, in their order.
     pub async fn drains(&self, tubes: &[TubeInfo]) -> Vec<Forecast> {
-        let queues = tubes.iter().map(|info| (info.name.clone(), queue_of(info))).collect();
+        let queues = tubes.iter().map(|info| (info.name.clone(), QueueNow::of(info))).collect();
         let (reply, receiver) = oneshot::channel();
         self.inner.inbox.query(Query::Drains(queues, reply));
         receiver.await.unwrap_or_default()
@@ -105,19 +105,6 @@ impl Engine {
         let (reply, receiver) = oneshot::channel();
         self.inner.inbox.query(Query::Calibrated(reply));
         receiver.await.unwrap_or_default()
-    }
-}
-
-/// The state of a tube without its semaphore and idle consumers.
-fn queue_of(info: &TubeInfo) -> QueueNow {
-    QueueNow {
-        ready: info.stats.tasks.ready,
-        taken: info.stats.tasks.taken,
-        idle: 0,
-        is_paused: info.options.paused,
-        pri: info.options.pri,
-        rate: info.options.rate.as_deref().copied(),
-        gate: None,
     }
 }
 

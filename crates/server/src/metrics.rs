@@ -238,10 +238,16 @@ fn write_estimates(text: &mut MetricsText, tubes: &[TubeRow<'_>]) {
                  that but by p90, or late.";
     text.family("taskyard_estimate_total", "counter", about);
     for row in tubes.iter().filter(|row| row.estimates.total() > 0) {
-        let Calibrated { p50, p90, late } = row.estimates;
+        let Calibrated { p50, p90, late, .. } = row.estimates;
         for (within, count) in [("p50", p50), ("p90", p90), ("late", late)] {
             text.line(&[("tube", row.tube), ("within", within)], count);
         }
+    }
+    let about = "Estimates of this server that were not compared: the task was removed before it started or started at \
+                 another server, or too many estimates waited for the start of their task.";
+    text.family("taskyard_estimate_dropped_total", "counter", about);
+    for row in tubes.iter().filter(|row| row.estimates.total() + row.estimates.dropped > 0) {
+        text.line(&[("tube", row.tube)], row.estimates.dropped);
     }
 }
 

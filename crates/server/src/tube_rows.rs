@@ -125,6 +125,7 @@ impl<'a> TubeRow<'a> {
         self.estimates.p50 += other.estimates.p50;
         self.estimates.p90 += other.estimates.p90;
         self.estimates.late += other.estimates.late;
+        self.estimates.dropped += other.estimates.dropped;
     }
 }
 

@@ -70,6 +70,9 @@ pub struct Calibrated {
     pub p90: u64,
     /// Tasks that started later.
     pub late: u64,
+    /// Estimates that were not compared: their task was removed before it started or started elsewhere, or too many others
+    /// waited for the starts of their tasks.
+    pub dropped: u64,
 }
 
 /// Which part of an estimate held.
@@ -116,7 +119,7 @@ struct Ratio {
 }
 
 impl Calibrated {
-    /// All comparisons.
+    /// All comparisons. Dropped estimates are none.
     pub fn total(&self) -> u64 {
         self.p50 + self.p90 + self.late
     }
@@ -144,7 +147,7 @@ impl Calibration {
             && let Some((oldest, at)) = self.order.pop_front()
         {
             if self.given.get(&oldest).is_some_and(|given| given.at == at) {
-                self.given.remove(&oldest);
+                self.forget(oldest);
             }
         }
         if self.order.len() > 2 * GIVEN_MAX {
@@ -170,9 +173,17 @@ impl Calibration {
         Some(self.corrections.compare(given, now))
     }
 
-    /// A task has ended without a start.
+    /// A task was removed without a start, or it started elsewhere.
     pub fn forget(&mut self, id: TaskId) {
-        self.given.remove(&id);
+        let is_given = self.given.remove(&id).is_some();
+        self.corrections.counts.dropped += u64::from(is_given);
+    }
+
+    /// All tasks were removed.
+    pub fn forget_all(&mut self) {
+        self.corrections.counts.dropped += self.given.len() as u64;
+        self.given.clear();
+        self.order.clear();
     }
 
     /// How many estimates held.
@@ -295,4 +306,41 @@ impl Correction {
 fn quantile_of(mut values: Vec<f32>, quantile: f64) -> f32 {
     let place = ((values.len() - 1) as f64 * quantile).round() as usize;
     *values.select_nth_unstable_by(place, f32::total_cmp).1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_micros(seconds * 1_000_000)
+    }
+
+    fn give(calibration: &mut Calibration, id: u64) {
+        let (p50, p90) = (Span::from_secs(5), Span::from_secs(9));
+        let raw = Estimate { ahead: 1, p50, p90, basis: Basis::RunTimes };
+        calibration.give(TaskId(id), at(id as i64), raw);
+    }
+
+    /// Estimates whose tasks never started disappeared without a trace.
+    #[test]
+    fn every_estimate_is_compared_or_counted_as_dropped() {
+        let mut calibration = Calibration::default();
+        (0..10).for_each(|id| give(&mut calibration, id));
+        give(&mut calibration, 3);
+        calibration.forget(TaskId(4));
+        calibration.forget(TaskId(4));
+        assert_eq!(calibration.start(TaskId(4), at(20)), None);
+        assert!(calibration.start(TaskId(5), at(20)).is_some());
+        let counts = calibration.counts();
+        assert_eq!((counts.total(), counts.dropped), (1, 1));
+        calibration.forget_all();
+        assert!(!calibration.is_waiting());
+        assert_eq!(calibration.counts().dropped, 9);
+        let many = GIVEN_MAX as u64 + 7;
+        (100..100 + many).for_each(|id| give(&mut calibration, id));
+        assert_eq!((calibration.given.len(), calibration.counts().dropped), (GIVEN_MAX, 16));
+        assert_eq!(calibration.start(TaskId(106), at(9_999)), None, "the oldest are dropped");
+        assert!(calibration.start(TaskId(107), at(9_999)).is_some());
+    }
 }

@@ -8,12 +8,12 @@
 //!   sub-queue; tasks whose time to live is over do not count. In a tube with sub-queues, those of its own are
 //!   also counted separately.
 //! - `delayed_ahead` counts the delayed tasks with a smaller (priority, id) that will be ready within one
-//!   second, within two, four and so on. The first [`DELAYED_LOOKED_MAX`](crate::limits::DELAYED_LOOKED_MAX) that are due are counted.
-//! - `gate_ahead` is the number of waiting members of the semaphore that get a grant first. At most
-//!   [`GATE_LOOKED_MAX`](crate::limits::GATE_LOOKED_MAX) are counted.
+//!   second, within two, four and so on.
+//! - `gate_ahead` is the number of waiting members of the semaphore that get a grant first.
 //! - The core counts exactly. Stores whose rules run in a database may be wrong by 5 % where more than
 //!   [`AHEAD_COUNTED_MAX`](crate::limits::AHEAD_COUNTED_MAX) tasks are ahead, and say so. In a tube with very many sub-queues
-//!   some may be wrong by 5 % of half the ready tasks.
+//!   some may be wrong by 5 % of half the ready tasks. They count the first [`DELAYED_LOOKED_MAX`](crate::limits::DELAYED_LOOKED_MAX)
+//!   delayed tasks that are due, and at most [`GATE_LOOKED_MAX`](crate::limits::GATE_LOOKED_MAX) members of a semaphore.
 
 mod calibration;
 mod departures;
@@ -102,7 +102,7 @@ fn period_of(time: Span) -> usize {
 }
 
 /// The numbers of [`Position::delayed_ahead`] from the number of delayed tasks in each period.
-fn delayed_ahead(mut counts: Vec<u64>) -> Vec<u64> {
+pub(crate) fn delayed_ahead(mut counts: Vec<u64>) -> Vec<u64> {
     while counts.last() == Some(&0) {
         counts.pop();
     }

@@ -7,6 +7,7 @@
 use super::departures::{Quantiles, departure};
 use super::run_times::RunTimes;
 use super::{Basis, Estimate, Forecast, NoEstimate, Position};
+use crate::command::TubeInfo;
 use crate::rate::RateLimit;
 use crate::time::{Span, Timestamp};
 
@@ -18,6 +19,8 @@ const TAKEN_HALF_LIFE: f64 = 3.0;
 const USUAL_SECONDS: f64 = 10.0;
 /// The most priorities whose arrivals are counted separately.
 const PRIORITIES_MAX: usize = 16;
+/// A task that could have been taken for so long waits although a consumer at another server would know of it.
+const UNCLAIMED_MIN: Span = Span::from_secs(2);
 /// Estimates end here.
 const SECONDS_MAX: f64 = 30.0 * 86_400.0;
 
@@ -43,14 +46,20 @@ pub struct QueueNow {
     pub ready: u64,
     /// Taken tasks.
     pub taken: u64,
-    /// Consumers that wait for a task.
+    /// Consumers that wait for a task, as far as they are known.
     pub idle: u64,
+    /// Whether other servers may have consumers that wait for a task.
+    pub is_shared: bool,
+    /// Since when a task has been waiting that could be taken.
+    pub unclaimed: Option<Timestamp>,
     /// Whether the tube is paused.
     pub is_paused: bool,
     /// The priority of tasks whose put names none.
     pub pri: u64,
     /// Its rate limit.
     pub rate: Option<RateLimit>,
+    /// Deliveries that the rate limit allows at once.
+    pub tokens: u64,
     /// Its semaphore.
     pub gate: Option<GateNow>,
 }
@@ -62,6 +71,53 @@ pub struct GateNow {
     pub active: u64,
     /// How many hold a grant.
     pub held: u64,
+}
+
+impl QueueNow {
+    /// The state of a tube without its semaphore, idle consumers and other servers.
+    ///
+    /// The tokens of its rate limit are those that ready tasks can use. If all of them can, there may be more: as many as
+    /// the limit saves.
+    pub fn of(info: &TubeInfo) -> Self {
+        let (options, ready) = (&info.options, info.stats.tasks.ready);
+        let rate = options.rate.as_deref().copied();
+        let burst = rate.map_or(0, |rate| u64::from(rate.burst));
+        QueueNow {
+            ready,
+            taken: info.stats.tasks.taken,
+            idle: 0,
+            is_shared: false,
+            unclaimed: info.oldest_ready.filter(|_| info.takeable > 0),
+            is_paused: options.paused,
+            pri: options.pri,
+            rate,
+            tokens: if info.takeable < ready { info.takeable } else { burst.max(ready) },
+            gate: None,
+        }
+    }
+
+    /// Why there is no estimate for a tube of which nothing is known but this.
+    pub fn unknown(&self, now: Timestamp) -> NoEstimate {
+        if self.is_paused {
+            NoEstimate::TubePaused
+        } else if self.taken == 0 && self.idle == 0 {
+            self.no_consumer(now)
+        } else {
+            NoEstimate::NoHistory
+        }
+    }
+
+    /// Why there is no estimate if no task runs and no known consumer waits. Consumers that wait at other servers are not
+    /// known, but a task that waits longer than they need to take it shows that there are none.
+    fn no_consumer(&self, now: Timestamp) -> NoEstimate {
+        let is_unclaimed = self.unclaimed.is_some_and(|since| now.since(since) >= UNCLAIMED_MIN);
+        if self.is_shared && !is_unclaimed { NoEstimate::NoHistory } else { NoEstimate::NoConsumer }
+    }
+
+    /// Whether the rate limit allows the deliveries of so many tasks and one more now.
+    fn has_tokens(&self, ahead: u64) -> bool {
+        self.rate.is_none() || ahead < self.tokens
+    }
 }
 
 /// What was learned of one tube.
@@ -166,6 +222,9 @@ impl ServiceModel {
         }
         let ahead = position.ahead + queue.taken;
         let due = position.due.map_or(0.0, |due| due.since(now).as_secs_f64());
+        if queue.taken == 0 && queue.idle == 0 && self.taken < 0.05 {
+            return Err(queue.no_consumer(now));
+        }
         let (quantiles, basis) = self.quantiles(due, position, queue)?;
         let span = |seconds: f64| Span::from_secs_f64(seconds.clamp(0.0, SECONDS_MAX));
         let (p50, p90) = (span(quantiles.p50), span(quantiles.p90.max(quantiles.p50)));
@@ -183,13 +242,10 @@ impl ServiceModel {
         if due == 0.0
             && position.ahead < queue.idle
             && position.gate_ahead.is_none()
-            && queue.rate.is_none()
+            && queue.has_tokens(position.ahead)
             && !is_blocked
         {
             return Ok((Quantiles { p50: 0.0, p90: 0.0 }, Basis::IdleConsumer));
-        }
-        if queue.taken == 0 && queue.idle == 0 && self.taken < 0.05 {
-            return Err(NoEstimate::NoConsumer);
         }
         let rate = self.rate(queue).filter(|rate| *rate > 0.0).ok_or(NoEstimate::NoHistory)?;
         let mut found = (self.in_queue(position, queue, rate), Basis::RunTimes);
@@ -200,7 +256,8 @@ impl ServiceModel {
         }
         if let Some(limit) = &queue.rate {
             let pace = f64::from(limit.count) / limit.per.as_secs_f64();
-            let time = (position.ahead + 1) as f64 / pace;
+            let missing = (position.ahead + 1).saturating_sub(queue.tokens);
+            let time = missing as f64 / pace;
             if time > found.0.p50 {
                 found = (Quantiles { p50: time, p90: time.max(found.0.p90) }, Basis::RateLimit);
             }
@@ -259,5 +316,72 @@ impl ServiceModel {
         let holders = gate.held.max(1).min(gate.active.max(1)) as f64;
         let mean = self.runs.mean()?;
         Some(departure(ahead + 1, holders, holders / mean, &self.runs))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_micros(1_000_000_000);
+
+    /// One consumer that needs a hundredth of a second for each task.
+    fn fast_consumer() -> ServiceModel {
+        let mut model = ServiceModel::default();
+        for _ in 0..30 {
+            model.add_runs(0.01, 100);
+            let (seconds, takes, returns) = (1.0, 100, 0);
+            model.add_sample(QueueSample { seconds, takes, returns, ready: 1_000, taken: 1 });
+        }
+        model
+    }
+
+    /// One task per second, with so many tokens now.
+    fn limited(tokens: u64) -> QueueNow {
+        let rate = RateLimit { count: 1, per: Span::from_secs(1), burst: 100 };
+        QueueNow { ready: 200, taken: 1, rate: Some(rate), tokens, ..QueueNow::default() }
+    }
+
+    /// A tube with a full bucket delivers a burst at once, but the estimate of each of its tasks was that of an empty one.
+    #[test]
+    fn saved_tokens_are_deliveries_at_once() {
+        let model = fast_consumer();
+        let estimate = |ahead, tokens| {
+            model.forecast(NOW, &Position::behind(ahead), &limited(tokens)).expect("an estimate")
+        };
+        let empty = estimate(59, 0);
+        assert_eq!((empty.p50, empty.basis), (Span::from_secs(60), Basis::RateLimit));
+        let full = estimate(59, 100);
+        assert!(full.p50 < Span::from_secs(1) && full.basis == Basis::RunTimes, "{full:?}");
+        let behind = estimate(109, 100);
+        assert_eq!((behind.p50, behind.basis), (Span::from_secs(10), Basis::RateLimit));
+    }
+
+    /// A rate limit with a token does not make a task wait for which a consumer waits.
+    #[test]
+    fn an_idle_consumer_needs_a_token() {
+        let model = fast_consumer();
+        let basis = |tokens| {
+            let queue = QueueNow { idle: 5, ..limited(tokens) };
+            model.forecast(NOW, &Position::behind(2), &queue).expect("an estimate").basis
+        };
+        assert_eq!([2, 3].map(basis), [Basis::RateLimit, Basis::IdleConsumer]);
+    }
+
+    /// A server of several answered that there is no consumer as soon as it had none itself.
+    #[test]
+    fn consumers_at_other_servers_are_not_denied() {
+        let model = ServiceModel::default();
+        let answer = |is_shared, unclaimed: Option<u64>| {
+            let unclaimed = unclaimed.map(|seconds| NOW.moved(-1_000_000 * seconds as i64));
+            let queue = QueueNow { is_shared, unclaimed, ready: 1, ..QueueNow::default() };
+            let found = model.forecast(NOW, &Position::behind(0), &queue);
+            assert_eq!(found, Err(queue.unknown(NOW)));
+            queue.unknown(NOW)
+        };
+        assert_eq!(answer(false, None), NoEstimate::NoConsumer);
+        assert_eq!(answer(true, None), NoEstimate::NoHistory);
+        assert_eq!(answer(true, Some(1)), NoEstimate::NoHistory);
+        assert_eq!(answer(true, Some(2)), NoEstimate::NoConsumer);
     }
 }

@@ -151,7 +151,7 @@ impl Tube {
         let mut counts = Counts::default();
         let (mut buried, mut taken, mut timers) =
             (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        let mut ready = Vec::new();
+        let (mut ready, mut delayed) = (Vec::new(), Vec::new());
         for slot in slots.iter() {
             assert!(slot.id.0 < self.next_id);
             match slot.state {
@@ -171,7 +171,9 @@ impl Tube {
                     buried.insert((slot.pri, slot.id));
                 }
             }
-            if deadline(slot) != Timestamp::NEVER {
+            if deadline(slot) != Timestamp::NEVER && slot.is_delayed() {
+                delayed.push((deadline(slot), slot.id, slot.pri));
+            } else if deadline(slot) != Timestamp::NEVER {
                 timers.insert((deadline(slot), slot.id));
             }
         }
@@ -179,13 +181,14 @@ impl Tube {
         assert_eq!(indexes.buried, buried);
         assert_eq!(indexes.taken, taken);
         assert_eq!(indexes.timers, timers);
+        indexes.delayed.audit(delayed);
         assert_eq!(indexes.subqueues.is_some(), self.options.kind.has_subqueues());
-        match &indexes.subqueues {
-            None => audit_ready(now, &indexes.ready.iter().collect(), &ready),
-            Some(subqueues) => {
-                assert_eq!(indexes.ready.len(), 0);
-                self.audit_subqueues(now, subqueues);
-            }
+        let kept: BTreeSet<_> = indexes.ready.iter().collect();
+        audit_ready(now, &kept, &ready);
+        if let Some(subqueues) = &indexes.subqueues {
+            let of_all = subqueues.audit().into_values().flat_map(|of_one| of_one.0);
+            assert_eq!(kept, of_all.collect());
+            self.audit_subqueues(now, subqueues);
         }
     }
 

@@ -2,8 +2,7 @@
 
 use crate::command::Reply;
 use crate::error::Result;
-use crate::estimate::{DelayedTasks, Position, SubqueuePosition, check_positions};
-use crate::limits::{DELAYED_LOOKED_MAX, GATE_LOOKED_MAX};
+use crate::estimate::{Position, SubqueuePosition, check_positions};
 use crate::semaphore::gated::gated;
 use crate::slots::{Slot, SlotState};
 use crate::task::TaskId;
@@ -24,17 +23,13 @@ impl Machine {
         let number = self.number(name)?;
         let tasks = &mut self.tube(number).tasks;
         tasks.hide_expired(now);
-        let delayed = tasks.delayed(now);
         let (tasks, gate) = (&self.tubes[number].tasks, self.gate(number));
         let position = |id: &TaskId| {
             let slot = tasks.get(*id).filter(|slot| waits(slot, now))?;
-            let mut position = tasks.position(slot);
-            position.delayed_ahead = delayed.before(slot.pri, slot.id);
+            let mut position = tasks.position(now, slot);
             if let (SlotState::Gated(_), Some(gate)) = (&slot.state, gate) {
                 let task = gated(number, slot.id);
-                let ahead = self.semaphores.waiting_before(gate, task, GATE_LOOKED_MAX);
-                position.gate_ahead = Some(ahead as u64);
-                position.is_exact &= ahead < GATE_LOOKED_MAX;
+                position.gate_ahead = Some(self.semaphores.waiting_before(gate, task) as u64);
             }
             Some(position)
         };
@@ -53,8 +48,7 @@ fn waits(slot: &Slot, now: Timestamp) -> bool {
 
 impl Tasks {
     /// The place of a task among those that are ready.
-    fn position(&self, slot: &Slot) -> Position {
-        let (ahead, is_exact) = self.rank(slot);
+    fn position(&self, now: Timestamp, slot: &Slot) -> Position {
         let subqueue = self.rank_in_subqueue(slot);
         Position {
             id: slot.id,
@@ -63,32 +57,15 @@ impl Tasks {
                 SlotState::Delayed(due) | SlotState::Scheduled(due) => Some(due),
                 _ => None,
             },
-            ahead,
-            delayed_ahead: Vec::new(),
+            ahead: self.rank(slot),
+            delayed_ahead: self.delayed_ahead(now, slot),
             subqueue: subqueue.map(|ahead| {
                 let is_busy = self.is_blocked(slot);
                 SubqueuePosition { ahead, is_busy }
             }),
             gate_ahead: None,
-            is_exact,
+            is_exact: true,
             estimate: None,
         }
-    }
-
-    /// The delayed tasks that are due first.
-    fn delayed(&self, now: Timestamp) -> DelayedTasks {
-        if self.counts().delayed == 0 {
-            return DelayedTasks::default();
-        }
-        let delayed = self.timers().filter_map(|(_, id)| {
-            let slot = self.get(id)?;
-            match slot.state {
-                SlotState::Delayed(due) | SlotState::Scheduled(due) => {
-                    Some((slot.pri, slot.id, due))
-                }
-                _ => None,
-            }
-        });
-        DelayedTasks::new(now, delayed.take(DELAYED_LOOKED_MAX))
     }
 }

@@ -11,6 +11,7 @@ use crate::{
 };
 
 mod gated;
+mod positions;
 #[expect(dead_code, reason = "the suite of this crate uses all of it")]
 #[path = "../../tests/suite/random.rs"]
 mod random;

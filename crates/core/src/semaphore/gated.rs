@@ -53,10 +53,10 @@ impl Semaphores {
         self.numbers.get(key).copied()
     }
 
-    /// The number of waiting tasks that get a grant before this one; counts up to `most`.
-    pub(crate) fn waiting_before(&self, number: u32, task: TaskId, most: usize) -> usize {
+    /// The number of waiting tasks that get a grant before this one.
+    pub(crate) fn waiting_before(&self, number: u32, task: TaskId) -> usize {
         let queue = self.queue(number);
-        queue.get(task).map_or(0, |entry| queue.waiting_before(entry.rank(), most))
+        queue.get(task).map_or(0, |entry| queue.waiting_before(entry.rank()))
     }
 
     /// Applies the requests of a tube for its tasks, and admits waiting tasks.

@@ -5,6 +5,7 @@ use std::ops::Bound;
 
 use hashbrown::HashMap;
 
+use crate::ranked_set::RankedSet;
 use crate::task::TaskId;
 use crate::time::Timestamp;
 
@@ -16,7 +17,7 @@ use super::entry::{QueueEntry, Rank, Status};
 #[derive(Debug, Default)]
 pub(super) struct SemaphoreQueue {
     tasks: HashMap<TaskId, QueueEntry>,
-    waiting: BTreeMap<Rank, TaskId>,
+    waiting: RankedSet<(Rank, TaskId)>,
     /// Holders that may be asked to release.
     acquired: BTreeMap<Rank, TaskId>,
     revoking: BTreeMap<Rank, TaskId>,
@@ -46,7 +47,7 @@ impl SemaphoreQueue {
 
     fn link(&mut self, task: TaskId, entry: &QueueEntry) {
         match entry.status() {
-            Status::Wait => _ = self.waiting.insert(entry.rank(), task),
+            Status::Wait => _ = self.waiting.insert((entry.rank(), task)),
             Status::Delayed => self.delayed += 1,
             Status::Acquired if is_pinned(entry) => _ = self.pinned.insert(entry.rank(), task),
             Status::Acquired => _ = self.acquired.insert(entry.rank(), task),
@@ -59,7 +60,7 @@ impl SemaphoreQueue {
 
     fn unlink(&mut self, task: TaskId, entry: &QueueEntry) {
         match entry.status() {
-            Status::Wait => _ = self.waiting.remove(&entry.rank()),
+            Status::Wait => _ = self.waiting.remove(&(entry.rank(), task)),
             Status::Delayed => self.delayed -= 1,
             Status::Acquired if is_pinned(entry) => _ = self.pinned.remove(&entry.rank()),
             Status::Acquired => _ = self.acquired.remove(&entry.rank()),
@@ -73,9 +74,9 @@ impl SemaphoreQueue {
         self.waiting.len()
     }
 
-    /// The number of waiting tasks before this rank; counts up to `most`.
-    pub fn waiting_before(&self, rank: Rank, most: usize) -> usize {
-        self.waiting.range(..rank).take(most).count()
+    /// The number of waiting tasks before this rank.
+    pub fn waiting_before(&self, rank: Rank) -> usize {
+        self.waiting.rank(&(rank, TaskId(0)))
     }
 
     /// The number of tasks that will be queued again.
@@ -105,7 +106,7 @@ impl SemaphoreQueue {
 
     /// The waiting task at this index of the queue, from 0.
     pub fn waiter(&self, index: usize) -> Option<TaskId> {
-        self.waiting.values().nth(index).copied()
+        self.waiting.nth(index).map(|waiter| waiter.1)
     }
 
     /// The worst holder that may be asked to release.
@@ -135,7 +136,11 @@ impl SemaphoreQueue {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let orders: &[&BTreeMap<Rank, TaskId>] = match part {
             MemberGroup::Holders => &[&self.acquired, &self.pinned, &self.revoking],
-            MemberGroup::Waiting => &[&self.waiting],
+            MemberGroup::Waiting => {
+                let from = after.map_or(0, |rank| self.waiting.rank(&(rank, TaskId(u64::MAX))));
+                let members = (from..).map_while(|place| self.waiter(place));
+                return members.take(count).collect();
+            }
         };
         let behind = |order: &&BTreeMap<Rank, TaskId>| -> Vec<(Rank, TaskId)> {
             let behind = order.range((from, Bound::Unbounded)).take(count);

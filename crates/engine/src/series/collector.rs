@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use taskyard_core::estimate::{Calibrated, QueueNow};
 use taskyard_core::{
-    Command, Error, Forecast, NoEstimate, Outcome, Position, Reply, Result, Span, Task, Timestamp,
-    TubeName,
+    Command, Error, Forecast, Outcome, Position, Reply, Result, Span, Task, Timestamp, TubeName,
 };
 
 use super::notes::{LatestTube, Note, NotedFinish, NotedTube, Notes};
@@ -20,6 +19,8 @@ pub(crate) struct Collector {
     registry: SeriesRegistry,
     latest: LatestTube,
     sampling: Sampling,
+    /// Whether other servers use the store.
+    is_shared: bool,
 }
 
 /// A moment in the engine's time and in wall time.
@@ -36,6 +37,7 @@ impl Collector {
             registry: SeriesRegistry::new(tubes_max, moment.wall),
             latest: LatestTube::default(),
             sampling: Sampling::new(is_shared, moment.now),
+            is_shared,
         }
     }
 
@@ -136,9 +138,10 @@ impl Collector {
     ) -> Vec<Forecast> {
         self.sampling.note_observed(moment.now);
         self.schedule(moment);
+        let queue = &QueueNow { is_shared: self.is_shared, ..*queue };
         match self.registry.service(tube) {
             Some(service) => service.forecast(moment, positions, queue),
-            None => vec![Err(nothing_known(queue)); positions.len()],
+            None => vec![Err(queue.unknown(moment.wall)); positions.len()],
         }
     }
 
@@ -149,7 +152,8 @@ impl Collector {
         tube: &TubeName,
         queue: &QueueNow,
     ) -> Forecast {
-        let service = self.registry.service(tube).ok_or(nothing_known(queue))?;
+        let queue = &QueueNow { is_shared: self.is_shared, ..*queue };
+        let service = self.registry.service(tube).ok_or(queue.unknown(moment.wall))?;
         service.forecast_drain(moment, &Position::behind(queue.ready), queue)
     }
 
@@ -201,6 +205,18 @@ impl Collector {
                 self.registry.end_deliveries(number, now, done);
             }
             (Note::Changes(tube), _) => _ = self.changed(tube),
+            (Note::Delete(tube, ids), Reply::Finished(outcomes)) => {
+                let Some(number) = self.changed(tube) else { return };
+                let deleted = ids
+                    .into_iter()
+                    .zip(outcomes)
+                    .filter_map(|(id, outcome)| matches!(outcome, Outcome::Done(_)).then_some(id));
+                self.registry.forget_tasks(number, deleted);
+            }
+            (Note::Truncate(tube), _) => {
+                let Some(number) = self.changed(tube) else { return };
+                self.registry.forget_all_tasks(number);
+            }
             (Note::ChangesAny, _) => self.sampling.note_any_changed(),
             (Note::Tick, Reply::Ticked(moved)) if *moved > 0 => self.sampling.note_any_changed(),
             (Note::Drop(tube), _) => self.remove(&tube),
@@ -238,15 +254,6 @@ impl Collector {
         let number = self.registry.number(tube)?;
         self.sampling.note_changed(number);
         Some(number)
-    }
-}
-
-/// Why there is no estimate for a tube that was not used since the start.
-fn nothing_known(queue: &QueueNow) -> NoEstimate {
-    match queue {
-        QueueNow { is_paused: true, .. } => NoEstimate::TubePaused,
-        QueueNow { taken: 0, idle: 0, .. } => NoEstimate::NoConsumer,
-        _ => NoEstimate::NoHistory,
     }
 }
 

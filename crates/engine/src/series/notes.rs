@@ -30,6 +30,9 @@ pub(super) enum Note {
     Finish(NotedTube, Range<usize>),
     /// It may change the tasks of this tube.
     Changes(NotedTube),
+    /// With the tasks, if estimates wait for their starts.
+    Delete(NotedTube, Vec<TaskId>),
+    Truncate(NotedTube),
     /// It may change the tasks of any tube.
     ChangesAny,
     /// The same, if it moved any.
@@ -95,7 +98,13 @@ impl Notes {
         self.commands.clear();
         self.finishes.clear();
         for command in commands {
-            let note = self.note_command(command, |tube| latest.find(registry, tube));
+            let mut note = self.note_command(command, |tube| latest.find(registry, tube));
+            if let (Note::Delete(NotedTube::Known(tube), noted), Command::Delete { ids, .. }) =
+                (&mut note, command)
+                && registry.awaits_starts(*tube)
+            {
+                noted.clone_from(ids);
+            }
             self.commands.push(note);
         }
     }
@@ -115,9 +124,9 @@ impl Notes {
             }
             Command::Kick { tube, .. }
             | Command::KickTasks { tube, .. }
-            | Command::Delete { tube, .. }
-            | Command::Truncate { tube }
             | Command::ReleaseAll { tube } => Note::Changes(find(tube)),
+            Command::Delete { tube, .. } => Note::Delete(find(tube), Vec::new()),
+            Command::Truncate { tube } => Note::Truncate(find(tube)),
             Command::LeaveSession { .. } => Note::ChangesAny,
             Command::Semaphore(command) if changes_tasks(command) => Note::ChangesAny,
             Command::Schedule(command) if command.adds_tasks() => Note::ChangesAny,

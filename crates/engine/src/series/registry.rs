@@ -220,6 +220,31 @@ impl SeriesRegistry {
         for (id, ending) in tasks {
             let run = if is_own { series.deliveries().end(id, now) } else { None };
             series.second().end_delivery(ending, run);
+            if is_own {
+                // An estimate that still waits belongs to a delivery of another server.
+                series.service().forget(std::iter::once(id));
+            }
+        }
+    }
+
+    /// Whether estimates of a tube wait for the starts of their tasks.
+    pub fn awaits_starts(&self, number: TubeNumber) -> bool {
+        let series = self.known(number).and_then(|known| known.series.as_ref());
+        let service = series.and_then(|series| series.known_service());
+        service.is_some_and(TubeService::awaits_starts)
+    }
+
+    /// These tasks of a tube were deleted.
+    pub fn forget_tasks(&mut self, number: TubeNumber, ids: impl Iterator<Item = TaskId>) {
+        if let Some(service) = self.known_service_mut(number) {
+            service.forget(ids);
+        }
+    }
+
+    /// All tasks of a tube were removed.
+    pub fn forget_all_tasks(&mut self, number: TubeNumber) {
+        if let Some(service) = self.known_service_mut(number) {
+            service.forget_all();
         }
     }
 

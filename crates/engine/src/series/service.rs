@@ -108,6 +108,25 @@ impl TubeService {
         }
     }
 
+    /// Whether estimates wait for the starts of their tasks.
+    pub fn awaits_starts(&self) -> bool {
+        self.calibration.as_ref().is_some_and(|calibration| calibration.is_waiting())
+    }
+
+    /// These tasks were removed, or started elsewhere: their estimates cannot be compared any more.
+    pub fn forget(&mut self, ids: impl Iterator<Item = TaskId>) {
+        if let Some(calibration) = self.calibration.as_mut().filter(|all| all.is_waiting()) {
+            ids.for_each(|id| calibration.forget(id));
+        }
+    }
+
+    /// The same for all tasks.
+    pub fn forget_all(&mut self) {
+        if let Some(calibration) = &mut self.calibration {
+            calibration.forget_all();
+        }
+    }
+
     /// How many estimates held, if any were asked for.
     pub fn calibrated(&self) -> Option<Calibrated> {
         self.calibration.as_ref().map(|calibration| calibration.counts())

@@ -5,7 +5,7 @@ use taskyard_core::estimate::Calibrated;
 use taskyard_core::limits::PAYLOAD_BYTES_DEFAULT;
 use taskyard_core::{
     Basis, Body, Command, Error, Estimate, Execute, Finish, Forecast, NewTask, NoEstimate,
-    Position, Reply, Span, TaskId, TubeChange,
+    Position, RateLimit, Reply, Span, TaskId, TubeChange,
 };
 
 use crate::fixture::{Fixture, finish, tube};
@@ -112,4 +112,43 @@ async fn an_estimate_is_compared_when_its_task_starts() {
     work(&fixture, 2).await;
     let late = Calibrated { late: counts.late + 1, ..counts };
     assert_eq!(fixture.engine.calibrated().await[&tube("mail")], late);
+}
+
+/// The estimate of a deleted task waited for its start, and disappeared without being counted when 4,096 others waited.
+#[tokio::test]
+async fn estimates_of_removed_tasks_are_counted_as_dropped() {
+    let fixture = Fixture::new().await;
+    fixture.put("mail", &[0; 60]).await;
+    work(&fixture, 20).await;
+    for id in 20..30 {
+        forecast(&fixture, id).await.unwrap();
+    }
+    let mail = tube("mail");
+    let dropped = async || fixture.engine.calibrated().await[&mail].dropped;
+    assert_eq!(dropped().await, 0);
+    let ids = [21, 22, 45, 999].map(TaskId).to_vec();
+    fixture.run(Command::Delete { tube: mail.clone(), ids, show: false }).await.unwrap();
+    assert_eq!(dropped().await, 2);
+    work(&fixture, 1).await;
+    fixture.run(Command::Truncate { tube: mail.clone() }).await.unwrap();
+    assert_eq!(dropped().await, 9);
+    assert_eq!(fixture.engine.calibrated().await[&mail].total(), 1);
+}
+
+/// A tube with saved tokens delivers that many tasks at once, but the estimate assumed an empty bucket.
+#[tokio::test]
+async fn an_estimate_uses_the_tokens_that_are_saved() {
+    let fixture = Fixture::new().await;
+    fixture.put("mail", &[0; 100]).await;
+    work(&fixture, 20).await;
+    let rate = RateLimit { count: 1, per: Span::from_secs(60), burst: 50 };
+    let change = TubeChange { rate: Some(Some(Box::new(rate))), ..TubeChange::default() };
+    fixture.run(Command::AlterTube { tube: tube("mail"), change }).await.unwrap();
+    let taken = fixture.take("mail", 1).await;
+    let near = forecast(&fixture, 60).await.unwrap();
+    let seconds = near.p50.as_secs_f64();
+    assert!(near.basis == Basis::RunTimes && (30.0..50.0).contains(&seconds), "{near:?}");
+    let far = forecast(&fixture, 80).await.unwrap();
+    assert_eq!((far.p50, far.basis), (Span::from_secs(11 * 60), Basis::RateLimit));
+    fixture.run(finish("mail", &taken, Finish::Ack)).await.unwrap();
 }

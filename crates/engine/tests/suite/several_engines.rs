@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use taskyard_core::{
-    Body, Command, Effects, EnqueueItem, Error, Execute, Kind, NewTask, Reply, SemaphoreCommand,
-    SemaphoreKey, SemaphoreReply, Span, TaskId, Timestamp, TubeOptions,
+    Body, Command, Effects, EnqueueItem, Error, Execute, Kind, NewTask, NoEstimate, Reply,
+    SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span, TaskId, Timestamp, TubeOptions,
 };
 use taskyard_engine::{
     CommandCounts, Engine, ManualClock, SeriesRequest, SeriesStart, Settings, Step,
@@ -131,6 +131,33 @@ impl TwoEngines {
     async fn put(&self, payloads: &[u8]) {
         self.first.execute(vec![put("mail", payloads, Span::ZERO)]).await.remove(0).unwrap();
     }
+}
+
+/// A server without consumers of its own denied that there are any while some waited at another server. Only a task that
+/// stays in the queue shows that there are none.
+#[tokio::test]
+async fn consumers_of_another_server_are_not_denied() {
+    let two = TwoEngines::new().await;
+    let forecast = async |id: u64| {
+        let asked = Command::Positions { tube: tube("mail"), ids: vec![TaskId(id)] };
+        match two.first.execute(vec![asked]).await.remove(0) {
+            Ok(Reply::Positions(positions)) => positions[0].estimate,
+            other => panic!("positions were expected, not {other:?}"),
+        }
+    };
+    two.put(&[1]).await;
+    assert_eq!(forecast(0).await, Some(Err(NoEstimate::NoHistory)));
+    two.clock.advance(Span::from_secs(2));
+    assert_eq!(forecast(0).await, Some(Err(NoEstimate::NoConsumer)));
+    let delete = Command::Delete { tube: tube("mail"), ids: vec![TaskId(0)], show: false };
+    two.first.execute(vec![delete]).await.remove(0).unwrap();
+    let waiting = two.waiting().await;
+    let tasks = vec![NewTask { delay: Some(MINUTE), ..NewTask::new(Body::new(&[0xc0])) }];
+    let put = Command::Put { tube: tube("mail"), tasks, wait: Span::ZERO };
+    two.first.execute(vec![put]).await.remove(0).unwrap();
+    two.clock.advance(Span::from_secs(10));
+    assert_eq!(forecast(1).await, Some(Err(NoEstimate::NoHistory)));
+    waiting.abort();
 }
 
 #[tokio::test]

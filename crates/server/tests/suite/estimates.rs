@@ -141,6 +141,7 @@ async fn estimates_are_shown_everywhere_and_counted_at_the_start() {
         value.unwrap_or_else(|| panic!("no {row}")).parse::<u64>().unwrap()
     });
     assert_eq!(counts.iter().sum::<u64>(), 2, "{text}");
+    assert!(text.contains("taskyard_estimate_dropped_total{tube=\"mail\"} 0\n"), "{text}");
 }
 
 #[tokio::test]

@@ -1,0 +1,261 @@
+//! The delayed tasks of a tube by the time at which they are due, and how many of them go before another task.
+//!
+//! Tasks are in chunks by time. Each chunk has its tasks in the order of delivery, too: of a chunk whose tasks are all due
+//! in the same period, those that go first are found by one search. Only the few chunks in which a period ends are
+//! compared task by task.
+
+use std::collections::VecDeque;
+
+use crate::estimate::{DELAYED_PERIODS, delayed_ahead};
+use crate::steps;
+use crate::subqueue::OrderKey;
+use crate::task::TaskId;
+use crate::time::{Span, Timestamp};
+
+/// The most tasks of a chunk.
+const CHUNK_MAX: usize = 512;
+
+/// A delayed task: when it is due, and its key in the order of delivery.
+type Delayed = (Timestamp, TaskId, u64);
+
+/// The delayed tasks of one tube.
+#[derive(Debug, Default)]
+pub(crate) struct DelayedIndex {
+    /// By time; no chunk is empty.
+    chunks: VecDeque<Chunk>,
+}
+
+#[derive(Debug, Default)]
+struct Chunk {
+    /// Ascending.
+    by_time: VecDeque<Delayed>,
+    /// The same tasks in the order of delivery.
+    keys: Vec<OrderKey>,
+}
+
+impl DelayedIndex {
+    /// The task that is due first.
+    pub fn first(&self) -> Option<(Timestamp, TaskId)> {
+        self.chunks.front().map(|chunk| (chunk.first().0, chunk.first().1))
+    }
+
+    /// Adds a task that is not here.
+    pub fn insert(&mut self, due: Timestamp, id: TaskId, pri: u64) {
+        let task = (due, id, pri);
+        let mut at = self.chunk_of(&task);
+        let is_last = at + 1 >= self.chunks.len();
+        let Some(chunk) = self.chunks.get_mut(at) else {
+            return self.chunks.push_back(Chunk::new([task].into()));
+        };
+        let is_full = chunk.by_time.len() == CHUNK_MAX;
+        if is_full && is_last && *chunk.last() < task {
+            return self.chunks.push_back(Chunk::new([task].into()));
+        }
+        if is_full {
+            let second = chunk.by_time.split_off(CHUNK_MAX / 2);
+            let is_behind = second[0] <= task;
+            *chunk = Chunk::new(std::mem::take(&mut chunk.by_time));
+            self.chunks.insert(at + 1, Chunk::new(second));
+            at += usize::from(is_behind);
+        }
+        self.chunks[at].insert(task);
+    }
+
+    /// Removes a task.
+    pub fn remove(&mut self, due: Timestamp, id: TaskId, pri: u64) {
+        let task = (due, id, pri);
+        let at = self.chunk_of(&task);
+        let Some(chunk) = self.chunks.get_mut(at) else { return };
+        chunk.remove(&task);
+        match chunk.by_time.len() {
+            0 => _ = self.chunks.remove(at),
+            1..32 => self.merge(at),
+            _ => {}
+        }
+    }
+
+    /// The numbers of [`Position::delayed_ahead`](crate::Position::delayed_ahead) for a task with this key.
+    pub fn before(&self, now: Timestamp, key: OrderKey) -> Vec<u64> {
+        let ends: [Timestamp; DELAYED_PERIODS] =
+            std::array::from_fn(|period| now + Span::from_secs(1 << period));
+        let mut counts = vec![0; DELAYED_PERIODS];
+        for chunk in &self.chunks {
+            steps::count(1);
+            let period = ends.partition_point(|end| *end < chunk.first().0);
+            let Some(end) = ends.get(period) else { break };
+            if chunk.last().0 <= *end {
+                counts[period] += chunk.before(key);
+                continue;
+            }
+            for (due, id, pri) in &chunk.by_time {
+                steps::count(1);
+                let period = ends.partition_point(|end| end < due);
+                if period < DELAYED_PERIODS && (*pri, *id) < key {
+                    counts[period] += 1;
+                }
+            }
+        }
+        delayed_ahead(counts)
+    }
+
+    /// The last chunk that begins with this task or before it, or the first one.
+    fn chunk_of(&self, task: &Delayed) -> usize {
+        self.chunks.partition_point(|chunk| chunk.first() <= task).saturating_sub(1)
+    }
+
+    /// Joins a short chunk with a neighbour that is short too.
+    fn merge(&mut self, at: usize) {
+        for first in [at, at.saturating_sub(1)] {
+            let length = |at: usize| self.chunks.get(at).map(|chunk| chunk.by_time.len());
+            if let (Some(own), Some(next)) = (length(first), length(first + 1))
+                && own + next <= CHUNK_MAX / 2
+                && let Some(mut next) = self.chunks.remove(first + 1)
+            {
+                let mut joined = std::mem::take(&mut self.chunks[first].by_time);
+                joined.append(&mut next.by_time);
+                self.chunks[first] = Chunk::new(joined);
+                return;
+            }
+        }
+    }
+}
+
+impl Chunk {
+    fn new(by_time: VecDeque<Delayed>) -> Self {
+        let mut keys: Vec<_> = by_time.iter().map(|(_, id, pri)| (*pri, *id)).collect();
+        keys.sort_unstable();
+        Chunk { by_time, keys }
+    }
+
+    fn first(&self) -> &Delayed {
+        &self.by_time[0]
+    }
+
+    fn last(&self) -> &Delayed {
+        &self.by_time[self.by_time.len() - 1]
+    }
+
+    /// The number of its tasks before this key.
+    fn before(&self, key: OrderKey) -> u64 {
+        steps::count(self.keys.len().ilog2() as usize + 1);
+        self.keys.partition_point(|own| *own < key) as u64
+    }
+
+    fn insert(&mut self, task: Delayed) {
+        let (Err(place), Err(of_key)) =
+            (self.by_time.binary_search(&task), self.keys.binary_search(&(task.2, task.1)))
+        else {
+            return;
+        };
+        self.by_time.insert(place, task);
+        self.keys.insert(of_key, (task.2, task.1));
+    }
+
+    fn remove(&mut self, task: &Delayed) {
+        let (Ok(place), Ok(of_key)) =
+            (self.by_time.binary_search(task), self.keys.binary_search(&(task.2, task.1)))
+        else {
+            return;
+        };
+        self.by_time.remove(place);
+        self.keys.remove(of_key);
+    }
+}
+
+#[cfg(test)]
+impl DelayedIndex {
+    /// Panics if it does not have exactly these tasks.
+    pub fn audit(&self, mut tasks: Vec<Delayed>) {
+        tasks.sort_unstable();
+        assert!(self.chunks.iter().flat_map(|chunk| &chunk.by_time).eq(&tasks), "{tasks:?}");
+        for chunk in &self.chunks {
+            assert!((1..=CHUNK_MAX).contains(&chunk.by_time.len()));
+            assert_eq!(Chunk::new(chunk.by_time.clone()).keys, chunk.keys);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::estimate::delayed_period;
+
+    fn at(micros: i64) -> Timestamp {
+        Timestamp::from_micros(1_000_000_000 + micros)
+    }
+
+    /// What [`DelayedIndex::before`] answers, from all tasks one by one.
+    fn counted(tasks: &BTreeSet<Delayed>, now: Timestamp, key: OrderKey) -> Vec<u64> {
+        let mut counts = vec![0; DELAYED_PERIODS];
+        for (due, id, pri) in tasks {
+            if let Some(period) = delayed_period(due.since(now)).filter(|_| (*pri, *id) < key) {
+                counts[period] += 1;
+            }
+        }
+        delayed_ahead(counts)
+    }
+
+    /// Tasks of a few priorities with any delay up to some days, and many with the same one. The time passes, and tasks
+    /// leave when they are due or at any other time.
+    #[test]
+    fn counts_are_those_of_all_tasks() {
+        for seed in 0..30 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let (mut delayed, mut tasks) = (DelayedIndex::default(), BTreeSet::new());
+            let (mut now, mut id) = (at(0), 0);
+            for step in 0..4_000_u32 {
+                let grows = step % 2_000 < 1_500;
+                if grows {
+                    let delay = if random.bool() { 7_000_000 } else { 1 << random.u32(0..38) };
+                    let due = now.moved(if random.bool() { delay } else { random.i64(0..=delay) });
+                    let task = (due, TaskId(id), random.u64(0..3));
+                    id += 1;
+                    delayed.insert(task.0, task.1, task.2);
+                    tasks.insert(task);
+                }
+                if !grows || random.u8(0..4) == 0 {
+                    let from = (now.moved(random.i64(0..60_000_000)), TaskId(0), 0);
+                    let found = [tasks.first(), tasks.range(from..).next()][random.usize(0..2)];
+                    if let Some(task) = found.copied() {
+                        tasks.remove(&task);
+                        delayed.remove(task.0, task.1, task.2);
+                    }
+                }
+                now = now.moved(random.i64(0..40_000));
+                assert_eq!(delayed.first(), tasks.first().map(|task| (task.0, task.1)));
+                if step % 61 == 0 {
+                    let key = (random.u64(0..4), TaskId(random.u64(0..=id)));
+                    let expected = counted(&tasks, now, key);
+                    assert_eq!(delayed.before(now, key), expected, "seed {seed}, step {step}");
+                }
+            }
+            delayed.audit(tasks.into_iter().collect());
+        }
+    }
+
+    /// The core counted the first 10,000 tasks that are due, and examined 40,000 timers for that.
+    #[test]
+    fn many_tasks_are_counted_in_few_steps() {
+        const TASKS: u64 = 300_000;
+        let mut delayed = DelayedIndex::default();
+        let mut random = fastrand::Rng::with_seed(1);
+        for id in 0..TASKS {
+            delayed.insert(at(random.i64(0..3_600_000_000)), TaskId(id), id % 2);
+        }
+        let (steps, ahead) = steps::of(|| delayed.before(at(0), (1, TaskId(TASKS))));
+        assert_eq!(ahead.last(), Some(&TASKS));
+        assert!(steps < TASKS as usize / 10, "{steps} steps");
+    }
+
+    /// A tube that had many delayed tasks keeps no memory for each of them.
+    #[test]
+    fn short_chunks_are_joined() {
+        let mut delayed = DelayedIndex::default();
+        (0..50_000).for_each(|id| delayed.insert(at(id as i64), TaskId(id), 0));
+        let removed = (0..50_000).filter(|id| id % 500 != 0);
+        removed.for_each(|id| delayed.remove(at(id as i64), TaskId(id), 0));
+        assert!(delayed.chunks.len() < 12, "{} chunks", delayed.chunks.len());
+    }
+}
