@@ -6,9 +6,9 @@ use serde_json::Value;
 use taskyard_testkit::free_port;
 use taskyard_testkit::tarantool::QUEUE_MODULE;
 
-use crate::play::{Play, plays};
+use crate::document_run::{DocumentRun, document_tests};
 
-plays! {
+document_tests! {
     beanstalkd: "docs/coming-from/beanstalkd.md", beanstalkd_steps;
     bullmq: "docs/coming-from/bullmq.md", bullmq_steps;
     celery: "docs/coming-from/celery.md", celery_steps;
@@ -20,7 +20,7 @@ plays! {
     tarantool_queue: "docs/coming-from/tarantool-queue.md", tarantool_steps;
 }
 
-impl Play {
+impl DocumentRun {
     /// The tasks of the tube `mail`, each as its state and payload, in the order of their ids.
     fn mail(&self) -> Vec<String> {
         // There is no tube before the first put.
@@ -43,18 +43,18 @@ with greenstalk.Client(("127.0.0.1", 11300), use="mail") as old:
     old.put('{"to": "dan"}', delay=3600)
 "#;
 
-fn beanstalkd_steps(play: &mut Play) -> Option<()> {
-    play.with_python()?;
-    play.program_or_skip("beanstalkd")?;
+fn beanstalkd_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_python()?;
+    document.program_or_skip("beanstalkd")?;
     let port = free_port();
-    play.rename("11300", port.to_string());
-    play.start_program(&format!("beanstalkd -V -l 127.0.0.1 -p {port}"), "");
-    play.serve();
-    play.write("old.py", &play.named_as_here(OLD_BEANSTALK));
-    play.succeed("python old.py");
-    play.program("python", "python forward.py");
+    document.rename("11300", port.to_string());
+    document.start_program(&format!("beanstalkd -V -l 127.0.0.1 -p {port}"), "");
+    document.serve();
+    document.write("old.py", &document.named_as_here(OLD_BEANSTALK));
+    document.succeed("python old.py");
+    document.program("python", "python forward.py");
     // The delayed job stays until it is due.
-    assert_eq!(play.mail().len(), 3);
+    assert_eq!(document.mail().len(), 3);
     Some(())
 }
 
@@ -68,27 +68,27 @@ await queue.close();
 "#;
 
 /// A job that was forwarded and not acknowledged is forwarded again: here they are all added again.
-fn bullmq_steps(play: &mut Play) -> Option<()> {
-    play.with_node()?;
-    let port = play.with_redis("port: 6379", "port: PORT")?;
-    play.rename("concurrency: 50", "concurrency: 1");
-    play.serve();
-    play.write("old.mjs", &play.named_as_here(OLD_BULLMQ));
-    play.file("js", "forward.mjs");
-    let shown = play.next(&["text"]).text.replace('\n', "\njob-");
+fn bullmq_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_node()?;
+    let port = document.with_redis("port: 6379", "port: PORT")?;
+    document.rename("concurrency: 50", "concurrency: 1");
+    document.serve();
+    document.write("old.mjs", &document.named_as_here(OLD_BULLMQ));
+    document.file("js", "forward.mjs");
+    let shown = document.next(&["text"]).text.replace('\n', "\njob-");
     let shown = format!("job-{}", shown.trim_end_matches("job-"));
     for is_again in [false, true] {
-        play.succeed("node old.mjs");
+        document.succeed("node old.mjs");
         let shown =
             if is_again { shown.replace("' }", "', existing: true }") } else { shown.clone() };
-        play.start_program("node forward.mjs", &shown);
-        play.until("the jobs are acknowledged", |play| {
-            let active = play.succeed(&format!("redis-cli -p {port} llen bull:mail:active"));
+        document.start_program("node forward.mjs", &shown);
+        document.until("the jobs are acknowledged", |document| {
+            let active = document.succeed(&format!("redis-cli -p {port} llen bull:mail:active"));
             active.trim() == "0"
         });
-        play.kill_program();
+        document.kill_program();
     }
-    assert_eq!(play.mail().len(), 4);
+    assert_eq!(document.mail().len(), 4);
     Some(())
 }
 
@@ -106,42 +106,42 @@ for to in ["ann", "bob"]:
     app.send_task("mail.send", args=[to])
 "#;
 
-fn celery_steps(play: &mut Play) -> Option<()> {
-    play.with_python()?;
-    play.with_redis("127.0.0.1:6379", "127.0.0.1:PORT")?;
-    play.serve();
-    play.write("tasks.py", TASKS);
-    play.write("old.py", &play.named_as_here(OLD_CELERY));
-    play.file("python", "old_celery.py");
-    play.succeed("python old.py");
+fn celery_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_python()?;
+    document.with_redis("127.0.0.1:6379", "127.0.0.1:PORT")?;
+    document.serve();
+    document.write("tasks.py", TASKS);
+    document.write("old.py", &document.named_as_here(OLD_CELERY));
+    document.file("python", "old_celery.py");
+    document.succeed("python old.py");
     // A process that is killed leaves its children: this one has none.
-    play.rename("old_celery worker", "old_celery worker --pool solo");
-    play.run();
-    play.until("both tasks are forwarded", |play| play.mail().len() == 2);
-    assert_eq!(play.mail(), ["ready {\"to\":\"ann\"}", "ready {\"to\":\"bob\"}"]);
+    document.rename("old_celery worker", "old_celery worker --pool solo");
+    document.run();
+    document.until("both tasks are forwarded", |document| document.mail().len() == 2);
+    assert_eq!(document.mail(), ["ready {\"to\":\"ann\"}", "ready {\"to\":\"bob\"}"]);
     Some(())
 }
 
-fn graphile_steps(play: &mut Play) -> Option<()> {
-    play.with_node()?;
-    play.with_postgres()?;
-    play.serve();
-    play.file("js", "forward.mjs");
+fn graphile_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_node()?;
+    document.with_postgres()?;
+    document.serve();
+    document.file("js", "forward.mjs");
     // Its first start makes its tables.
-    play.start_program("node forward.mjs", "");
+    document.start_program("node forward.mjs", "");
     let add = |to: &str| {
         format!(
             "SELECT graphile_worker.add_job('send_email', '{{\"to\": \"{to}\"}}', priority => 3)"
         )
     };
-    play.until("graphile-worker has its tables", |play| {
+    document.until("graphile-worker has its tables", |document| {
         let asked = "psql -At -c \"SELECT to_regproc('graphile_worker.add_job') IS NOT NULL\"";
-        play.succeed(asked).trim() == "t"
+        document.succeed(asked).trim() == "t"
     });
-    play.write("add.sql", &[add("ann"), add("bob")].join(";\n"));
-    play.succeed("psql -v ON_ERROR_STOP=1 -f add.sql");
-    play.until("both jobs are forwarded", |play| play.mail().len() == 2);
-    let jobs = play.succeed("psql -At -c 'SELECT count(*) FROM graphile_worker.jobs'");
+    document.write("add.sql", &[add("ann"), add("bob")].join(";\n"));
+    document.succeed("psql -v ON_ERROR_STOP=1 -f add.sql");
+    document.until("both jobs are forwarded", |document| document.mail().len() == 2);
+    let jobs = document.succeed("psql -At -c 'SELECT count(*) FROM graphile_worker.jobs'");
     assert_eq!(jobs.trim(), "0");
     Some(())
 }
@@ -168,21 +168,21 @@ CREATE TRIGGER wake_up AFTER INSERT ON task FOR EACH STATEMENT EXECUTE PROCEDURE
 CREATE INDEX ON task (input);
 "#;
 
-fn pg_task_steps(play: &mut Play) -> Option<()> {
-    play.with_postgres()?;
-    play.write("old.sql", OLD_PG_TASK);
-    play.succeed("psql -v ON_ERROR_STOP=1 -f old.sql");
-    play.run();
+fn pg_task_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_postgres()?;
+    document.write("old.sql", OLD_PG_TASK);
+    document.succeed("psql -v ON_ERROR_STOP=1 -f old.sql");
+    document.run();
     let refused = "psql -c \"INSERT INTO task (input) VALUES ('SELECT 0')\" || true";
-    assert!(play.succeed(refused).contains("unrecognized configuration parameter \"pg_task."));
-    let upgrade = play.next(&["sh"]).text;
+    assert!(document.succeed(refused).contains("unrecognized configuration parameter \"pg_task."));
+    let upgrade = document.next(&["sh"]).text;
     let (scheduler, insert) = upgrade.split_once('\n').expect("two commands");
-    play.start_program(scheduler, "");
-    play.until("the first task repeats", |play| {
-        play.succeed("psql -At -c 'SELECT count(*) FROM task'").trim() == "7"
+    document.start_program(scheduler, "");
+    document.until("the first task repeats", |document| {
+        document.succeed("psql -At -c 'SELECT count(*) FROM task'").trim() == "7"
     });
-    play.succeed(insert);
-    play.run_until();
+    document.succeed(insert);
+    document.run_until();
     Some(())
 }
 
@@ -200,16 +200,16 @@ INSERT INTO river_job (state, kind, args, scheduled_at, priority) VALUES
     ('retryable', 'mail', '{"to": "dan"}', now() + interval '1 minute', 4), ('completed', 'mail', '{}', now(), 1);
 "#;
 
-fn river_steps(play: &mut Play) -> Option<()> {
-    play.with_postgres()?;
-    play.restart("--store postgres://shop@db/shop");
-    play.succeed("taskyard tube create mail");
-    play.write("old.sql", OLD_RIVER);
-    play.succeed("psql -v ON_ERROR_STOP=1 -f old.sql");
-    play.sql();
+fn river_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_postgres()?;
+    document.restart("--store postgres://shop@db/shop");
+    document.succeed("taskyard tube create mail");
+    document.write("old.sql", OLD_RIVER);
+    document.succeed("psql -v ON_ERROR_STOP=1 -f old.sql");
+    document.sql();
     let moved = ["ready {\"to\":\"ann\"}", "delayed {\"to\":\"bob\"}", "delayed {\"to\":\"dan\"}"];
-    assert_eq!(play.mail(), moved);
-    let left = play.succeed(
+    assert_eq!(document.mail(), moved);
+    let left = document.succeed(
         "psql -At -c \"SELECT string_agg(state || ' ' || kind, ', ' ORDER BY id) FROM river_job\"",
     );
     assert_eq!(left.trim(), "running mail, available other, completed mail");
@@ -229,16 +229,16 @@ for to in ["ann", "bob"]:
     old.lpush("queue:mail", job(to))
 "#;
 
-fn sidekiq_steps(play: &mut Play) -> Option<()> {
-    play.with_python()?;
-    play.with_redis("port=6379", "port=PORT")?;
-    play.serve();
-    play.write("old.py", &play.named_as_here(OLD_SIDEKIQ));
-    play.succeed("python old.py");
-    play.program("python", "python forward.py");
+fn sidekiq_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_python()?;
+    document.with_redis("port=6379", "port=PORT")?;
+    document.serve();
+    document.write("old.py", &document.named_as_here(OLD_SIDEKIQ));
+    document.succeed("python old.py");
+    document.program("python", "python forward.py");
     // The job of the other queue stays.
     let left = "python -c 'import redis; print(redis.Redis(port=6379).zcard(\"schedule\"))'";
-    assert_eq!(play.succeed(left).trim(), "1");
+    assert_eq!(document.succeed(left).trim(), "1");
     Some(())
 }
 
@@ -254,20 +254,20 @@ with moto.mock_aws():
     runpy.run_path("forward.py")
 "#;
 
-fn sqs_steps(play: &mut Play) -> Option<()> {
-    play.with_python()?;
+fn sqs_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_python()?;
     for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"] {
-        play.set(name, "none");
+        document.set(name, "none");
     }
-    play.set("AWS_DEFAULT_REGION", "eu-central-1");
-    play.rename("WaitTimeSeconds=20", "WaitTimeSeconds=0");
-    play.serve();
-    play.write("old.py", OLD_SQS);
-    play.file("python", "forward.py");
-    let shown = play.next(&["text"]).text;
-    assert_eq!(play.succeed("python old.py"), shown);
-    play.serve_anew();
-    play.run();
+    document.set("AWS_DEFAULT_REGION", "eu-central-1");
+    document.rename("WaitTimeSeconds=20", "WaitTimeSeconds=0");
+    document.serve();
+    document.write("old.py", OLD_SQS);
+    document.file("python", "forward.py");
+    let shown = document.next(&["text"]).text;
+    assert_eq!(document.succeed("python old.py"), shown);
+    document.serve_anew();
+    document.run();
     Some(())
 }
 
@@ -286,17 +286,17 @@ for n = 1, 3 do queue.tube.plain:put(n) end
 ";
 
 /// The module is not installed: a substitute has what its documentation says.
-fn tarantool_steps(play: &mut Play) -> Option<()> {
-    let tarantool = play.with_tarantool("app:secret", "127.0.0.1:3302")?;
+fn tarantool_steps(document: &mut DocumentRun) -> Option<()> {
+    let tarantool = document.with_tarantool("app:secret", "127.0.0.1:3302")?;
     // A terminal shows the progress of a copy, and then its end in its place.
-    play.rename("--to sqlite:new", "--to sqlite:new 2>progress");
+    document.rename("--to sqlite:new", "--to sqlite:new 2>progress");
     tarantool.talk(QUEUE_MODULE);
     tarantool.talk(OLD_QUEUE);
-    play.run();
-    play.stop_server();
-    play.run();
-    play.restart("--data new");
-    play.run();
-    assert!(fs::exists(play.folder().join("new")).is_ok_and(|is_there| is_there));
+    document.run();
+    document.stop_server();
+    document.run();
+    document.restart("--data new");
+    document.run();
+    assert!(fs::exists(document.folder().join("new")).is_ok_and(|is_there| is_there));
     Some(())
 }

@@ -5,6 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use taskyard_testkit::skipped::{skip, skip_without};
 use tempfile::TempDir;
 
 use super::{FILES, write_secret};
@@ -28,19 +29,23 @@ fn must(command: &mut Command) -> String {
     text
 }
 
-/// Whether packages can be built and installed here; if not, this is said.
+/// Whether packages can be built here; if not, the test is skipped.
+fn can_build() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_missing =
+        |name: &&str| !std::env::split_paths(&path).any(|folder| folder.join(name).is_file());
+    let programs = ["dpkg-deb", "deb-systemd-helper", "systemd-sysusers", "strip"];
+    let missing = programs.into_iter().find(is_missing);
+    missing.inspect(|name| skip_without(name)).is_none()
+}
+
+/// Whether packages can also be installed here.
 fn can_install() -> bool {
     let is_root = fs::metadata("/proc/self").is_ok_and(|about| about.uid() == 0);
-    let programs = ["dpkg-deb", "deb-systemd-helper", "systemd-sysusers", "strip"];
-    let has = |name: &&str| {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
-    };
-    let can = is_root && programs.iter().all(has);
-    if !can {
-        println!("skipped: only root installs packages, and it needs {}", programs.join(", "));
+    if !is_root {
+        skip("only root installs packages");
     }
-    can
+    is_root && can_build()
 }
 
 /// Packages of the program that is tested.
