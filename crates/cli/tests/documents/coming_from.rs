@@ -1,6 +1,7 @@
 //! The pages about other queues: the work moves over from the other system, or from the data that it leaves in its database.
 
 use std::fs;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use taskyard_testkit::free_port;
@@ -21,13 +22,20 @@ document_tests! {
 }
 
 impl DocumentRun {
-    /// The tasks of the tube `mail`, each as its state and payload, in the order of their ids.
+    /// The tasks of the tube `mail`, each as its state and payload, in the order of their ids; of a delayed task also the tens of
+    /// minutes until it is due.
     fn mail(&self) -> Vec<String> {
         // There is no tube before the first put.
         let printed = self.succeed("taskyard tasks mail --json 2> none || true");
         let task = |line: &str| {
             let task: Value = serde_json::from_str(line).expect("a task is a line of JSON");
-            format!("{} {}", task["state"].as_str().unwrap_or_default(), task["data"])
+            let state = task["state"].as_str().expect("a task has a state");
+            if state != "delayed" {
+                return format!("{state} {}", task["data"]);
+            }
+            let due = UNIX_EPOCH + Duration::from_secs_f64(task["due"].as_f64().expect("a time"));
+            let left = due.duration_since(SystemTime::now()).expect("it is not due").as_secs_f64();
+            format!("{state} {} min {}", (left / 600.0).round() * 10.0, task["data"])
         };
         printed.lines().map(task).collect()
     }
@@ -53,8 +61,8 @@ fn beanstalkd_steps(document: &mut DocumentRun) -> Option<()> {
     document.write("old.py", &document.named_as_here(OLD_BEANSTALK));
     document.succeed("python old.py");
     document.program("python", "python forward.py");
-    // The delayed job stays until it is due.
-    assert_eq!(document.mail().len(), 3);
+    assert_eq!(document.mail()[0], "delayed 60 min {\"to\":\"dan\"}");
+    assert_eq!(document.mail().len(), 4);
     Some(())
 }
 
@@ -88,6 +96,7 @@ fn bullmq_steps(document: &mut DocumentRun) -> Option<()> {
         });
         document.kill_program();
     }
+    assert_eq!(document.mail()[0], "delayed 60 min {\"to\":\"bob\"}");
     assert_eq!(document.mail().len(), 4);
     Some(())
 }
@@ -104,45 +113,57 @@ from celery import Celery
 app = Celery("old", broker="redis://127.0.0.1:6379/1")
 for to in ["ann", "bob"]:
     app.send_task("mail.send", args=[to])
+app.send_task("mail.send", args=["cy"], countdown=3600)
+app.send_task("images.resize", args=["x"])
 "#;
 
 fn celery_steps(document: &mut DocumentRun) -> Option<()> {
     document.with_python()?;
-    document.with_redis("127.0.0.1:6379", "127.0.0.1:PORT")?;
+    let port = document.with_redis("127.0.0.1:6379", "127.0.0.1:PORT")?;
     document.serve();
     document.write("tasks.py", TASKS);
     document.write("old.py", &document.named_as_here(OLD_CELERY));
-    document.file("python", "old_celery.py");
     document.succeed("python old.py");
-    // A process that is killed leaves its children: this one has none.
-    document.rename("old_celery worker", "old_celery worker --pool solo");
-    document.run();
-    document.until("both tasks are forwarded", |document| document.mail().len() == 2);
-    assert_eq!(document.mail(), ["ready {\"to\":\"ann\"}", "ready {\"to\":\"bob\"}"]);
+    document.program("python", "python forward.py");
+    let moved =
+        ["ready {\"to\":\"ann\"}", "ready {\"to\":\"bob\"}", "delayed 60 min {\"to\":\"cy\"}"];
+    assert_eq!(document.mail(), moved);
+    // The message of another task stays.
+    let left = document.succeed(&format!("redis-cli -p {port} -n 1 llen celery"));
+    assert_eq!(left.trim(), "1");
     Some(())
 }
+
+const OLD_GRAPHILE: &str = r#"
+import { makeWorkerUtils } from "graphile-worker";
+const utils = await makeWorkerUtils({ connectionString: "postgres://shop@127.0.0.1/shop" });
+await utils.migrate();
+const runAt = new Date(Date.now() + 3600000);
+await utils.addJob("send_email", { to: "ann" }, { priority: 3 });
+await utils.addJob("send_email", { to: "bob" }, { priority: 3, runAt });
+await utils.addJob("resize", { to: "cy" }, { runAt });
+const failed = await utils.addJob("send_email", { to: "dan" }, { maxAttempts: 1, runAt });
+await utils.permanentlyFailJobs([failed.id]);
+await utils.release();
+"#;
 
 fn graphile_steps(document: &mut DocumentRun) -> Option<()> {
     document.with_node()?;
     document.with_postgres()?;
     document.serve();
+    document.write("old.mjs", &document.named_as_here(OLD_GRAPHILE));
+    document.succeed("node old.mjs");
     document.file("js", "forward.mjs");
-    // Its first start makes its tables.
-    document.start_program("node forward.mjs", "");
-    let add = |to: &str| {
-        format!(
-            "SELECT graphile_worker.add_job('send_email', '{{\"to\": \"{to}\"}}', priority => 3)"
-        )
-    };
-    document.until("graphile-worker has its tables", |document| {
-        let asked = "psql -At -c \"SELECT to_regproc('graphile_worker.add_job') IS NOT NULL\"";
-        document.succeed(asked).trim() == "t"
+    document.start_program(
+        "node forward.mjs",
+        "2 { id: 0, state: 'delayed' }\n1 { id: 1, state: 'ready' }",
+    );
+    assert_eq!(document.mail(), ["delayed 60 min {\"to\":\"bob\"}", "ready {\"to\":\"ann\"}"]);
+    // The failed job and that of another task stay.
+    document.until("the forwarded jobs are removed", |document| {
+        let jobs = "psql -At -c 'SELECT string_agg(id::text, chr(44) ORDER BY id) FROM graphile_worker.jobs'";
+        document.succeed(jobs).trim() == "3,4"
     });
-    document.write("add.sql", &[add("ann"), add("bob")].join(";\n"));
-    document.succeed("psql -v ON_ERROR_STOP=1 -f add.sql");
-    document.until("both jobs are forwarded", |document| document.mail().len() == 2);
-    let jobs = document.succeed("psql -At -c 'SELECT count(*) FROM graphile_worker.jobs'");
-    assert_eq!(jobs.trim(), "0");
     Some(())
 }
 
@@ -197,7 +218,7 @@ CREATE TABLE river_job (id bigserial PRIMARY KEY, state river_job_state NOT NULL
 INSERT INTO river_job (state, kind, args, scheduled_at, priority) VALUES
     ('available', 'mail', '{"to": "ann"}', now(), 1), ('scheduled', 'mail', '{"to": "bob"}', now() + interval '1 hour', 1),
     ('running', 'mail', '{"to": "cy"}', now(), 1), ('available', 'other', '{}', now(), 1),
-    ('retryable', 'mail', '{"to": "dan"}', now() + interval '1 minute', 4), ('completed', 'mail', '{}', now(), 1);
+    ('retryable', 'mail', '{"to": "dan"}', now() + interval '30 minutes', 4), ('pending', 'mail', '{"to": "eve"}', now(), 1), ('completed', 'mail', '{}', now(), 1);
 "#;
 
 fn river_steps(document: &mut DocumentRun) -> Option<()> {
@@ -207,12 +228,16 @@ fn river_steps(document: &mut DocumentRun) -> Option<()> {
     document.write("old.sql", OLD_RIVER);
     document.succeed("psql -v ON_ERROR_STOP=1 -f old.sql");
     document.sql();
-    let moved = ["ready {\"to\":\"ann\"}", "delayed {\"to\":\"bob\"}", "delayed {\"to\":\"dan\"}"];
+    let moved = [
+        "ready {\"to\":\"ann\"}",
+        "delayed 60 min {\"to\":\"bob\"}",
+        "delayed 30 min {\"to\":\"dan\"}",
+    ];
     assert_eq!(document.mail(), moved);
     let left = document.succeed(
         "psql -At -c \"SELECT string_agg(state || ' ' || kind, ', ' ORDER BY id) FROM river_job\"",
     );
-    assert_eq!(left.trim(), "running mail, available other, completed mail");
+    assert_eq!(left.trim(), "running mail, available other, pending mail, completed mail");
     Some(())
 }
 
@@ -236,6 +261,7 @@ fn sidekiq_steps(document: &mut DocumentRun) -> Option<()> {
     document.write("old.py", &document.named_as_here(OLD_SIDEKIQ));
     document.succeed("python old.py");
     document.program("python", "python forward.py");
+    assert_eq!(document.mail()[0], "delayed 60 min {\"to\":\"cy\"}");
     // The job of the other queue stays.
     let left = "python -c 'import redis; print(redis.Redis(port=6379).zcard(\"schedule\"))'";
     assert_eq!(document.succeed(left).trim(), "1");

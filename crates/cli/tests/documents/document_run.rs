@@ -31,9 +31,8 @@ const ENVIRONMENT: [&str; 4] = ["PATH", "HOME", "LANG", "TMPDIR"];
 const SERVERS: [&str; 3] = ["taskyard serve", "taskyard pool serve", "taskyard pool gateway"];
 
 /// Commands that run until they are stopped.
-const PROGRAMS: [&str; 8] = [
+const PROGRAMS: [&str; 7] = [
     "python -m taskyard worker",
-    "python -m celery",
     "redis-server",
     "taskyard worker",
     "taskyard sql --database",
