@@ -3,7 +3,6 @@
 mod evolution;
 mod generated;
 mod python;
-#[expect(dead_code, reason = "the fixtures of other crates use all of it")]
 #[path = "../../../conformance/src/skipped.rs"]
 mod skipped;
 mod valid;

@@ -5,7 +5,7 @@
 //! `schemathesis.toml` beside this crate's manifest configures the checks.
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
