@@ -110,7 +110,7 @@ fn large_payloads(folder: &Path) {
     let tube = TubeName::new("mail").expect("a name");
     let options = TubeOptions::new(Kind::FifoTtl);
     // Binary data of a megabyte less some bytes: the largest payload.
-    let body = Body::new(&[&[0xc6, 0, 0x0f, 0xff, 0], &vec![7; 0xfff00][..]].concat());
+    let body = Body::new(&[&[0xc6, 0, 0x0f, 0xff, 0], &vec![7_u8; 0xfff00][..]].concat());
     let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
     let put = |_| Command::Put {
         tube: tube.clone(),
