@@ -15,6 +15,7 @@ mod secret_scan;
 mod shell;
 mod simulate;
 mod site;
+mod skipped_tests;
 mod steps;
 mod storm;
 mod test;
@@ -27,7 +28,7 @@ const HELP: &str = "\
 Commands for working on Taskyard.
 
   cargo xtask test                 run what CI runs: formatting, lints, tidy, all tests; a step over its budget fails
-  cargo xtask test --embedded      the same without browser, databases, Python and Node; their tests print that they are skipped
+  cargo xtask test --embedded      the same without browser, databases, Python and Node; the end of the output lists skipped tests
   cargo xtask test --no-budget     the same, but a step over its budget does not fail
   cargo xtask test put_many        only the tests whose name contains `put_many`, with all tools
   cargo xtask storm --minutes N    the random tests with new seeds and larger sizes until N minutes are over; --seed N repeats

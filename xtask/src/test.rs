@@ -7,11 +7,12 @@ use crate::packages;
 use crate::secret_scan;
 use crate::shell;
 use crate::simulate::BackgroundSimulator;
+use crate::skipped_tests;
 use crate::steps::Steps;
 use crate::tidy;
 use crate::tools::{self, Tools};
 
-/// Set for the tests when external tools are absent on purpose: their tests print "skipped" instead of failing.
+/// Set for the tests when external tools are absent on purpose: their tests are skipped instead of failing.
 const EMBEDDED: &str = "TASKYARD_EMBEDDED";
 
 /// Tests per core: most of them wait for timers and other processes.
@@ -126,6 +127,7 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) -> Vec<String> {
         });
     }
     steps.run("secrets", || {
+        notes.extend(skipped_tests::list(&secret_scan::folder())?);
         notes.push(secret_scan::scan(&secret_scan::folder(), options.filter.is_none())?);
         Ok(())
     });

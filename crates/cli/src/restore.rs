@@ -23,10 +23,10 @@ yet: start one afterwards with `taskyard serve --data DIR`. It has all tasks of 
 that were taken are ready, as after a restart of the server.
 
 The work is done in DIR.restoring, which gets the name DIR when all checksums were right and the
-store in it could be opened. A restore that was killed leaves DIR.restoring and
-DIR.restoring.lock; run it again, or remove them. DIR must be on the same file system as its
-parent, so it cannot be a mount point. It belongs to the user that runs the command: run it as the
-user of the server, or give DIR to that user afterwards with `chown -R`.
+store in it could be opened. A restore that was killed leaves DIR.restoring, which no server
+opens, and DIR.restoring.lock; run it again, or remove them. DIR must be on the same file system
+as its parent, so it cannot be a mount point. It belongs to the user that runs the command: run it
+as the user of the server, or give DIR to that user afterwards with `chown -R`.
 
 Leases go on above all numbers that the store gave before: an ack of a delivery from before the
 restore is refused. Ids that were given after the backup are given again to other tasks.

@@ -41,6 +41,7 @@ use crate::migrate::without_password;
 use crate::open_store::{self, STORE_WAIT};
 use crate::output::{note, quoted};
 use crate::peers::PeerArgs;
+use crate::settings::warn_of_unknown_variables;
 use crate::tls::keep_current;
 use crate::units::Size;
 use crate::users_file::UsersFile;
@@ -287,6 +288,7 @@ pub fn runtime() -> io::Result<Runtime> {
 
 impl ServeArgs {
     fn config(&self) -> anyhow::Result<(Config, Option<UsersFile>)> {
+        warn_of_unknown_variables();
         self.check_limits()?;
         self.config_with(self.access.config()?)
     }

@@ -3,7 +3,8 @@
 //! A case is written over [`Execute`] and a [`Harness`], so the same cases run on a store itself and
 //! through a live server. [`conformance_suite!`] lists them. Beside the cases
 //! there are [`model`], which compares random commands with the core's machine, [`audit`], which
-//! checks the history that many concurrent clients recorded, and [`random`], which gives random tests their seeds.
+//! checks the history that many concurrent clients recorded, [`random`], which gives random tests their seeds, and [`skipped`], which
+//! counts the tests that need what is not there.
 //!
 //! Nothing here sleeps or reads a clock: the tests advance a manual clock.
 //!
@@ -18,6 +19,7 @@ pub mod audit;
 pub mod model;
 pub mod random;
 pub mod semaphores;
+pub mod skipped;
 pub mod worker_addresses;
 
 // One file per verb, then one file per topic that concerns several verbs.

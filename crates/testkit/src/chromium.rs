@@ -15,6 +15,8 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 
+use crate::skipped::find_tool;
+
 /// How long the page may take to look as it should, in milliseconds.
 const PATIENCE_MS: u64 = 30_000;
 
@@ -64,10 +66,7 @@ static IDLE: Mutex<Vec<ChromeDriver>> = Mutex::new(Vec::new());
 /// Opens the address in an empty tab and runs the visit. The browser is gone when the visit panics, and otherwise with this
 /// process. Without a browser this fails, unless the tests were told that there is none.
 pub async fn browse(url: &str, visit: impl AsyncFnOnce(&Page)) {
-    let Some((browser, driver)) = programs() else {
-        println!("skipped: TASKYARD_EMBEDDED is set and there is no Chromium with its driver");
-        return;
-    };
+    let Some((browser, driver)) = programs() else { return };
     let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let driver = match idle {
         Some(driver) => driver,
@@ -101,21 +100,9 @@ async fn caught(work: impl Future<Output = ()>) -> thread::Result<()> {
 
 /// Where Chromium and its driver are; nothing when the tests are to go on without.
 fn programs() -> Option<(PathBuf, PathBuf)> {
-    let place = |name, usual| env::var_os(name).map_or_else(|| PathBuf::from(usual), PathBuf::from);
-    let browser = place("TASKYARD_CHROMIUM", "/usr/bin/chromium");
-    let driver = place("TASKYARD_CHROMEDRIVER", "/usr/bin/chromedriver");
-    if browser.exists() && driver.exists() {
-        return Some((browser, driver));
-    }
-    let embedded = env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
-    assert!(
-        embedded,
-        "no Chromium with its driver at {} and {}; run `eval \"$(cargo xtask tools)\"` first, or \
-         set TASKYARD_EMBEDDED=1 to go without",
-        browser.display(),
-        driver.display()
-    );
-    None
+    let browser = find_tool("TASKYARD_CHROMIUM", "/usr/bin/chromium")?;
+    let driver = find_tool("TASKYARD_CHROMEDRIVER", "/usr/bin/chromedriver")?;
+    Some((browser, driver))
 }
 
 /// A browser and its driver, on a port that it chose itself. Dropping this ends both; so does the end of this process.

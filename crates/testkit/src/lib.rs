@@ -30,7 +30,7 @@ use taskyard_store::remote::{Backend, Clock, RemoteStore};
 use faulty_proxy::FaultyProxy;
 
 pub use ports::free_port;
-pub use taskyard_conformance::random;
+pub use taskyard_conformance::{random, skipped};
 
 /// A database that several servers can share, with the fixture that starts it.
 pub trait SharedDatabase: 'static {

@@ -8,12 +8,10 @@ use std::path::PathBuf;
 use std::process::{self, Stdio};
 use std::sync::Once;
 
+pub use taskyard_conformance::skipped::FOLDER_VARIABLE;
 use tracing_subscriber::filter::{LevelFilter, filter_fn};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
-
-/// The variable that names the folder.
-pub const FOLDER_VARIABLE: &str = "TASKYARD_TEST_OUTPUT";
 
 /// Shorter texts are also words of messages, and no server accepts them as a token.
 const SECRET_BYTES_MIN: usize = 12;

@@ -12,6 +12,20 @@ pub const CONTENTS: &str = "docs/SUMMARY.md";
 /// The pages that list all documents.
 const LISTS: [&str; 2] = [CONTENTS, "docs/README.md"];
 
+/// The page that a visitor reads first, and how many lines it may have.
+const README: (&str, usize) = ("README.md", 120);
+
+/// The README stays a page that is read to its end.
+pub fn readme_length(tree: &Tree) -> Vec<Diagnostic> {
+    let (path, lines_max) = README;
+    let lines = tree.text(path).unwrap_or_default().lines().count();
+    if lines <= lines_max {
+        return Vec::new();
+    }
+    let problem = format!("{lines} lines; at most {lines_max} are allowed");
+    vec![Diagnostic::new((path, lines), problem, "move details into a document, and link it")]
+}
+
 /// Every document is in all lists: a page that is in none is never found.
 pub fn listed(tree: &Tree) -> Vec<Diagnostic> {
     let mut diagnostics = Vec::new();
@@ -61,6 +75,13 @@ mod tests {
         let found: Vec<_> = listed(&tree).into_iter().map(|d| (d.path, d.problem)).collect();
         let problem = "`docs/SUMMARY.md` does not list this document".to_string();
         assert_eq!(found, [("docs/guides/b.md".to_string(), problem)]);
+    }
+
+    #[test]
+    fn a_readme_that_is_too_long_is_found() {
+        let readme = |lines| Tree::of(&[("README.md", &*"a\n".repeat(lines))]);
+        assert!(readme_length(&readme(120)).is_empty());
+        assert_eq!(readme_length(&readme(121))[0].problem, "121 lines; at most 120 are allowed");
     }
 
     #[test]

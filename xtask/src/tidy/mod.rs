@@ -44,6 +44,7 @@ const CHECKS: &[fn(&Tree) -> Vec<Diagnostic>] = &[
     copies::check,
     documents::listed,
     documents::languages,
+    documents::readme_length,
     words::check,
     random_tests::check,
 ];

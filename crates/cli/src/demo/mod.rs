@@ -4,7 +4,6 @@ mod jobs;
 mod load;
 
 use std::env;
-use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -36,15 +35,15 @@ Everything is in memory and on 127.0.0.1 only: Ctrl-C ends it and leaves nothing
 
 Examples:
   taskyard demo
-  taskyard demo --open          also opens the page in the browser
+  taskyard demo --no-open       does not open the page in the browser
   taskyard demo --seconds 60    ends by itself")]
 pub struct DemoArgs {
     /// The port on 127.0.0.1; another one if it is in use.
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     port: u16,
-    /// Open the page in the browser.
+    /// Do not open the page in the browser; it is only opened from a terminal of a desktop.
     #[arg(long)]
-    open: bool,
+    no_open: bool,
     /// End after this many seconds.
     #[arg(long, value_name = "N")]
     seconds: Option<u64>,
@@ -65,7 +64,8 @@ pub fn run(args: DemoArgs) -> anyhow::Result<Exit> {
         let (stop, again) = (StopSignals::new()?, StopSignals::new()?);
         // A closed standard output does not stop the example.
         let _ = output::bytes(screen(&server.url()).as_bytes());
-        if args.open {
+        let has_display = ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| is_set(name));
+        if opens_page(args.no_open, output::is_terminal(), has_display) {
             open_page(&server.url());
         }
         let stopping = async {
@@ -115,21 +115,38 @@ fn screen(url: &str) -> String {
     )
 }
 
-/// Opens the page in the browser of the desktop, if there is one.
+/// Whether a variable of the environment has a value.
+fn is_set(name: &str) -> bool {
+    env::var_os(name).is_some_and(|value| !value.is_empty())
+}
+
+/// Whether the page is opened: a person sees it, and did not decline.
+fn opens_page(no_open: bool, is_terminal: bool, has_display: bool) -> bool {
+    !no_open && is_terminal && has_display
+}
+
+/// Opens the page in the browser of the desktop.
 fn open_page(url: &str) {
-    let has_display = ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| env::var_os(name).is_some());
-    let opened = match has_display {
-        true => Command::new("xdg-open")
-            .arg(url)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn(),
-        false => Err(io::Error::other("there is no display")),
-    };
-    match opened {
+    let mut open = Command::new("xdg-open");
+    open.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    match open.spawn() {
         // It ends when the browser has the address.
         Ok(mut child) => drop(std::thread::spawn(move || child.wait())),
         Err(error) => output::note(format!("cannot open the page: {error}; open {url} yourself")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_opened_for_a_person_at_a_desktop() {
+        assert!(opens_page(false, true, true));
+        for (no_open, is_terminal, has_display) in
+            [(true, true, true), (false, false, true), (false, true, false)]
+        {
+            assert!(!opens_page(no_open, is_terminal, has_display));
+        }
     }
 }

@@ -8,6 +8,7 @@ mod file;
 mod key;
 #[cfg(test)]
 mod page;
+mod unknown;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -22,6 +23,7 @@ use crate::failure::UsageError;
 use crate::serve::ServeArgs;
 use key::{CONFIG, variable};
 pub use key::{SettingKey, Shape};
+pub use unknown::warn_of_unknown_variables;
 
 /// A setting, its values and where they come from.
 #[derive(Clone, Debug)]

@@ -1,14 +1,15 @@
 //! The pages about other queues: the work moves over from the other system, or from the data that it leaves in its database.
 
 use std::fs;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use taskyard_testkit::free_port;
 use taskyard_testkit::tarantool::QUEUE_MODULE;
 
-use crate::play::{Play, plays};
+use crate::document_run::{DocumentRun, document_tests};
 
-plays! {
+document_tests! {
     beanstalkd: "docs/coming-from/beanstalkd.md", beanstalkd_steps;
     bullmq: "docs/coming-from/bullmq.md", bullmq_steps;
     celery: "docs/coming-from/celery.md", celery_steps;
@@ -20,14 +21,21 @@ plays! {
     tarantool_queue: "docs/coming-from/tarantool-queue.md", tarantool_steps;
 }
 
-impl Play {
-    /// The tasks of the tube `mail`, each as its state and payload, in the order of their ids.
+impl DocumentRun {
+    /// The tasks of the tube `mail`, each as its state and payload, in the order of their ids; of a delayed task also the tens of
+    /// minutes until it is due.
     fn mail(&self) -> Vec<String> {
         // There is no tube before the first put.
         let printed = self.succeed("taskyard tasks mail --json 2> none || true");
         let task = |line: &str| {
             let task: Value = serde_json::from_str(line).expect("a task is a line of JSON");
-            format!("{} {}", task["state"].as_str().unwrap_or_default(), task["data"])
+            let state = task["state"].as_str().expect("a task has a state");
+            if state != "delayed" {
+                return format!("{state} {}", task["data"]);
+            }
+            let due = UNIX_EPOCH + Duration::from_secs_f64(task["due"].as_f64().expect("a time"));
+            let left = due.duration_since(SystemTime::now()).expect("it is not due").as_secs_f64();
+            format!("{state} {} min {}", (left / 600.0).round() * 10.0, task["data"])
         };
         printed.lines().map(task).collect()
     }
@@ -43,18 +51,18 @@ with greenstalk.Client(("127.0.0.1", 11300), use="mail") as old:
     old.put('{"to": "dan"}', delay=3600)
 "#;
 
-fn beanstalkd_steps(play: &mut Play) -> Option<()> {
-    play.with_python()?;
-    play.program_or_skip("beanstalkd")?;
+fn beanstalkd_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_python()?;
+    document.program_or_skip("beanstalkd")?;
     let port = free_port();
-    play.rename("11300", port.to_string());
-    play.start_program(&format!("beanstalkd -V -l 127.0.0.1 -p {port}"), "");
-    play.serve();
-    play.write("old.py", &play.named_as_here(OLD_BEANSTALK));
-    play.succeed("python old.py");
-    play.program("python", "python forward.py");
-    // The delayed job stays until it is due.
-    assert_eq!(play.mail().len(), 3);
+    document.rename("11300", port.to_string());
+    document.start_program(&format!("beanstalkd -V -l 127.0.0.1 -p {port}"), "");
+    document.serve();
+    document.write("old.py", &document.named_as_here(OLD_BEANSTALK));
+    document.succeed("python old.py");
+    document.program("python", "python forward.py");
+    assert_eq!(document.mail()[0], "delayed 60 min {\"to\":\"dan\"}");
+    assert_eq!(document.mail().len(), 4);
     Some(())
 }
 
@@ -68,27 +76,28 @@ await queue.close();
 "#;
 
 /// A job that was forwarded and not acknowledged is forwarded again: here they are all added again.
-fn bullmq_steps(play: &mut Play) -> Option<()> {
-    play.with_node()?;
-    let port = play.with_redis("port: 6379", "port: PORT")?;
-    play.rename("concurrency: 50", "concurrency: 1");
-    play.serve();
-    play.write("old.mjs", &play.named_as_here(OLD_BULLMQ));
-    play.file("js", "forward.mjs");
-    let shown = play.next(&["text"]).text.replace('\n', "\njob-");
+fn bullmq_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_node()?;
+    let port = document.with_redis("port: 6379", "port: PORT")?;
+    document.rename("concurrency: 50", "concurrency: 1");
+    document.serve();
+    document.write("old.mjs", &document.named_as_here(OLD_BULLMQ));
+    document.file("js", "forward.mjs");
+    let shown = document.next(&["text"]).text.replace('\n', "\njob-");
     let shown = format!("job-{}", shown.trim_end_matches("job-"));
     for is_again in [false, true] {
-        play.succeed("node old.mjs");
+        document.succeed("node old.mjs");
         let shown =
             if is_again { shown.replace("' }", "', existing: true }") } else { shown.clone() };
-        play.start_program("node forward.mjs", &shown);
-        play.until("the jobs are acknowledged", |play| {
-            let active = play.succeed(&format!("redis-cli -p {port} llen bull:mail:active"));
+        document.start_program("node forward.mjs", &shown);
+        document.until("the jobs are acknowledged", |document| {
+            let active = document.succeed(&format!("redis-cli -p {port} llen bull:mail:active"));
             active.trim() == "0"
         });
-        play.kill_program();
+        document.kill_program();
     }
-    assert_eq!(play.mail().len(), 4);
+    assert_eq!(document.mail()[0], "delayed 60 min {\"to\":\"bob\"}");
+    assert_eq!(document.mail().len(), 4);
     Some(())
 }
 
@@ -104,45 +113,57 @@ from celery import Celery
 app = Celery("old", broker="redis://127.0.0.1:6379/1")
 for to in ["ann", "bob"]:
     app.send_task("mail.send", args=[to])
+app.send_task("mail.send", args=["cy"], countdown=3600)
+app.send_task("images.resize", args=["x"])
 "#;
 
-fn celery_steps(play: &mut Play) -> Option<()> {
-    play.with_python()?;
-    play.with_redis("127.0.0.1:6379", "127.0.0.1:PORT")?;
-    play.serve();
-    play.write("tasks.py", TASKS);
-    play.write("old.py", &play.named_as_here(OLD_CELERY));
-    play.file("python", "old_celery.py");
-    play.succeed("python old.py");
-    // A process that is killed leaves its children: this one has none.
-    play.rename("old_celery worker", "old_celery worker --pool solo");
-    play.run();
-    play.until("both tasks are forwarded", |play| play.mail().len() == 2);
-    assert_eq!(play.mail(), ["ready {\"to\":\"ann\"}", "ready {\"to\":\"bob\"}"]);
+fn celery_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_python()?;
+    let port = document.with_redis("127.0.0.1:6379", "127.0.0.1:PORT")?;
+    document.serve();
+    document.write("tasks.py", TASKS);
+    document.write("old.py", &document.named_as_here(OLD_CELERY));
+    document.succeed("python old.py");
+    document.program("python", "python forward.py");
+    let moved =
+        ["ready {\"to\":\"ann\"}", "ready {\"to\":\"bob\"}", "delayed 60 min {\"to\":\"cy\"}"];
+    assert_eq!(document.mail(), moved);
+    // The message of another task stays.
+    let left = document.succeed(&format!("redis-cli -p {port} -n 1 llen celery"));
+    assert_eq!(left.trim(), "1");
     Some(())
 }
 
-fn graphile_steps(play: &mut Play) -> Option<()> {
-    play.with_node()?;
-    play.with_postgres()?;
-    play.serve();
-    play.file("js", "forward.mjs");
-    // Its first start makes its tables.
-    play.start_program("node forward.mjs", "");
-    let add = |to: &str| {
-        format!(
-            "SELECT graphile_worker.add_job('send_email', '{{\"to\": \"{to}\"}}', priority => 3)"
-        )
-    };
-    play.until("graphile-worker has its tables", |play| {
-        let asked = "psql -At -c \"SELECT to_regproc('graphile_worker.add_job') IS NOT NULL\"";
-        play.succeed(asked).trim() == "t"
+const OLD_GRAPHILE: &str = r#"
+import { makeWorkerUtils } from "graphile-worker";
+const utils = await makeWorkerUtils({ connectionString: "postgres://shop@127.0.0.1/shop" });
+await utils.migrate();
+const runAt = new Date(Date.now() + 3600000);
+await utils.addJob("send_email", { to: "ann" }, { priority: 3 });
+await utils.addJob("send_email", { to: "bob" }, { priority: 3, runAt });
+await utils.addJob("resize", { to: "cy" }, { runAt });
+const failed = await utils.addJob("send_email", { to: "dan" }, { maxAttempts: 1, runAt });
+await utils.permanentlyFailJobs([failed.id]);
+await utils.release();
+"#;
+
+fn graphile_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_node()?;
+    document.with_postgres()?;
+    document.serve();
+    document.write("old.mjs", &document.named_as_here(OLD_GRAPHILE));
+    document.succeed("node old.mjs");
+    document.file("js", "forward.mjs");
+    document.start_program(
+        "node forward.mjs",
+        "2 { id: 0, state: 'delayed' }\n1 { id: 1, state: 'ready' }",
+    );
+    assert_eq!(document.mail(), ["delayed 60 min {\"to\":\"bob\"}", "ready {\"to\":\"ann\"}"]);
+    // The failed job and that of another task stay.
+    document.until("the forwarded jobs are removed", |document| {
+        let jobs = "psql -At -c 'SELECT string_agg(id::text, chr(44) ORDER BY id) FROM graphile_worker.jobs'";
+        document.succeed(jobs).trim() == "3,4"
     });
-    play.write("add.sql", &[add("ann"), add("bob")].join(";\n"));
-    play.succeed("psql -v ON_ERROR_STOP=1 -f add.sql");
-    play.until("both jobs are forwarded", |play| play.mail().len() == 2);
-    let jobs = play.succeed("psql -At -c 'SELECT count(*) FROM graphile_worker.jobs'");
-    assert_eq!(jobs.trim(), "0");
     Some(())
 }
 
@@ -168,21 +189,21 @@ CREATE TRIGGER wake_up AFTER INSERT ON task FOR EACH STATEMENT EXECUTE PROCEDURE
 CREATE INDEX ON task (input);
 "#;
 
-fn pg_task_steps(play: &mut Play) -> Option<()> {
-    play.with_postgres()?;
-    play.write("old.sql", OLD_PG_TASK);
-    play.succeed("psql -v ON_ERROR_STOP=1 -f old.sql");
-    play.run();
+fn pg_task_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_postgres()?;
+    document.write("old.sql", OLD_PG_TASK);
+    document.succeed("psql -v ON_ERROR_STOP=1 -f old.sql");
+    document.run();
     let refused = "psql -c \"INSERT INTO task (input) VALUES ('SELECT 0')\" || true";
-    assert!(play.succeed(refused).contains("unrecognized configuration parameter \"pg_task."));
-    let upgrade = play.next(&["sh"]).text;
+    assert!(document.succeed(refused).contains("unrecognized configuration parameter \"pg_task."));
+    let upgrade = document.next(&["sh"]).text;
     let (scheduler, insert) = upgrade.split_once('\n').expect("two commands");
-    play.start_program(scheduler, "");
-    play.until("the first task repeats", |play| {
-        play.succeed("psql -At -c 'SELECT count(*) FROM task'").trim() == "7"
+    document.start_program(scheduler, "");
+    document.until("the first task repeats", |document| {
+        document.succeed("psql -At -c 'SELECT count(*) FROM task'").trim() == "7"
     });
-    play.succeed(insert);
-    play.run_until();
+    document.succeed(insert);
+    document.run_until();
     Some(())
 }
 
@@ -197,22 +218,26 @@ CREATE TABLE river_job (id bigserial PRIMARY KEY, state river_job_state NOT NULL
 INSERT INTO river_job (state, kind, args, scheduled_at, priority) VALUES
     ('available', 'mail', '{"to": "ann"}', now(), 1), ('scheduled', 'mail', '{"to": "bob"}', now() + interval '1 hour', 1),
     ('running', 'mail', '{"to": "cy"}', now(), 1), ('available', 'other', '{}', now(), 1),
-    ('retryable', 'mail', '{"to": "dan"}', now() + interval '1 minute', 4), ('completed', 'mail', '{}', now(), 1);
+    ('retryable', 'mail', '{"to": "dan"}', now() + interval '30 minutes', 4), ('pending', 'mail', '{"to": "eve"}', now(), 1), ('completed', 'mail', '{}', now(), 1);
 "#;
 
-fn river_steps(play: &mut Play) -> Option<()> {
-    play.with_postgres()?;
-    play.restart("--store postgres://shop@db/shop");
-    play.succeed("taskyard tube create mail");
-    play.write("old.sql", OLD_RIVER);
-    play.succeed("psql -v ON_ERROR_STOP=1 -f old.sql");
-    play.sql();
-    let moved = ["ready {\"to\":\"ann\"}", "delayed {\"to\":\"bob\"}", "delayed {\"to\":\"dan\"}"];
-    assert_eq!(play.mail(), moved);
-    let left = play.succeed(
+fn river_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_postgres()?;
+    document.restart("--store postgres://shop@db/shop");
+    document.succeed("taskyard tube create mail");
+    document.write("old.sql", OLD_RIVER);
+    document.succeed("psql -v ON_ERROR_STOP=1 -f old.sql");
+    document.sql();
+    let moved = [
+        "ready {\"to\":\"ann\"}",
+        "delayed 60 min {\"to\":\"bob\"}",
+        "delayed 30 min {\"to\":\"dan\"}",
+    ];
+    assert_eq!(document.mail(), moved);
+    let left = document.succeed(
         "psql -At -c \"SELECT string_agg(state || ' ' || kind, ', ' ORDER BY id) FROM river_job\"",
     );
-    assert_eq!(left.trim(), "running mail, available other, completed mail");
+    assert_eq!(left.trim(), "running mail, available other, pending mail, completed mail");
     Some(())
 }
 
@@ -229,16 +254,17 @@ for to in ["ann", "bob"]:
     old.lpush("queue:mail", job(to))
 "#;
 
-fn sidekiq_steps(play: &mut Play) -> Option<()> {
-    play.with_python()?;
-    play.with_redis("port=6379", "port=PORT")?;
-    play.serve();
-    play.write("old.py", &play.named_as_here(OLD_SIDEKIQ));
-    play.succeed("python old.py");
-    play.program("python", "python forward.py");
+fn sidekiq_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_python()?;
+    document.with_redis("port=6379", "port=PORT")?;
+    document.serve();
+    document.write("old.py", &document.named_as_here(OLD_SIDEKIQ));
+    document.succeed("python old.py");
+    document.program("python", "python forward.py");
+    assert_eq!(document.mail()[0], "delayed 60 min {\"to\":\"cy\"}");
     // The job of the other queue stays.
     let left = "python -c 'import redis; print(redis.Redis(port=6379).zcard(\"schedule\"))'";
-    assert_eq!(play.succeed(left).trim(), "1");
+    assert_eq!(document.succeed(left).trim(), "1");
     Some(())
 }
 
@@ -254,20 +280,20 @@ with moto.mock_aws():
     runpy.run_path("forward.py")
 "#;
 
-fn sqs_steps(play: &mut Play) -> Option<()> {
-    play.with_python()?;
+fn sqs_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_python()?;
     for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"] {
-        play.set(name, "none");
+        document.set(name, "none");
     }
-    play.set("AWS_DEFAULT_REGION", "eu-central-1");
-    play.rename("WaitTimeSeconds=20", "WaitTimeSeconds=0");
-    play.serve();
-    play.write("old.py", OLD_SQS);
-    play.file("python", "forward.py");
-    let shown = play.next(&["text"]).text;
-    assert_eq!(play.succeed("python old.py"), shown);
-    play.serve_anew();
-    play.run();
+    document.set("AWS_DEFAULT_REGION", "eu-central-1");
+    document.rename("WaitTimeSeconds=20", "WaitTimeSeconds=0");
+    document.serve();
+    document.write("old.py", OLD_SQS);
+    document.file("python", "forward.py");
+    let shown = document.next(&["text"]).text;
+    assert_eq!(document.succeed("python old.py"), shown);
+    document.serve_anew();
+    document.run();
     Some(())
 }
 
@@ -286,17 +312,17 @@ for n = 1, 3 do queue.tube.plain:put(n) end
 ";
 
 /// The module is not installed: a substitute has what its documentation says.
-fn tarantool_steps(play: &mut Play) -> Option<()> {
-    let tarantool = play.with_tarantool("app:secret", "127.0.0.1:3302")?;
+fn tarantool_steps(document: &mut DocumentRun) -> Option<()> {
+    let tarantool = document.with_tarantool("app:secret", "127.0.0.1:3302")?;
     // A terminal shows the progress of a copy, and then its end in its place.
-    play.rename("--to sqlite:new", "--to sqlite:new 2>progress");
+    document.rename("--to sqlite:new", "--to sqlite:new 2>progress");
     tarantool.talk(QUEUE_MODULE);
     tarantool.talk(OLD_QUEUE);
-    play.run();
-    play.stop_server();
-    play.run();
-    play.restart("--data new");
-    play.run();
-    assert!(fs::exists(play.folder().join("new")).is_ok_and(|is_there| is_there));
+    document.run();
+    document.stop_server();
+    document.run();
+    document.restart("--data new");
+    document.run();
+    assert!(fs::exists(document.folder().join("new")).is_ok_and(|is_there| is_there));
     Some(())
 }

@@ -3,16 +3,17 @@
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use taskyard_testkit::postgres::{Cluster, programs};
+use taskyard_testkit::postgres::{cluster, programs};
 use taskyard_testkit::recorded_output::register_secret;
 use taskyard_testkit::redis::{DURABLE, RedisInstance};
+use taskyard_testkit::skipped::skip_without;
 use taskyard_testkit::tarantool::TarantoolInstance;
 use taskyard_testkit::{redis, tarantool};
 
+use crate::document_run::DocumentRun;
 use crate::node_package::NodePackage;
-use crate::play::Play;
 use crate::python_package::interpreter;
 
 /// The sources of the Python package: another test builds and installs it.
@@ -20,7 +21,7 @@ const PYTHON_PACKAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../clients
 /// The repository.
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-impl Play {
+impl DocumentRun {
     /// Lets `python` find the package and the tools of the tests.
     pub fn with_python(&mut self) -> Option<()> {
         self.find_in(interpreter()?.parent()?);
@@ -28,7 +29,7 @@ impl Play {
         Some(())
     }
 
-    /// Lets `node` find the package, packed and installed, and the packages of the tests. Documents that are played at the same time
+    /// Lets `node` find the package, packed and installed, and the packages of the tests. Documents that are run at the same time
     /// share it.
     pub fn with_node(&mut self) -> Option<()> {
         let package = {
@@ -69,13 +70,11 @@ impl Play {
         self.serve();
     }
 
-    /// A database of a user with its name, both called `shop` in documents, on the server that all of them share. `psql` finds it
+    /// A database of a user with its name, both called `shop` in documents, on the server that the tests share. `psql` finds it
     /// without a host.
     pub fn with_postgres(&mut self) -> Option<()> {
-        static CLUSTER: OnceLock<Cluster> = OnceLock::new();
         static DATABASES: AtomicU32 = AtomicU32::new(0);
-        let programs = programs()?;
-        let cluster = CLUSTER.get_or_init(|| Cluster::new(programs.clone()));
+        let (programs, cluster) = (programs()?, cluster());
         let name = format!("shop{}", DATABASES.fetch_add(1, Ordering::Relaxed));
         let socket = cluster.socket();
         self.find_in(programs);
@@ -147,8 +146,9 @@ impl Play {
     pub fn program_or_skip(&self, name: &str) -> Option<()> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let is_installed = std::env::split_paths(&path).any(|folder| folder.join(name).is_file());
-        let is_embedded = std::env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
-        assert!(is_installed || is_embedded, "no {name}; run `cargo xtask tools` first");
+        if !is_installed {
+            skip_without(name);
+        }
         is_installed.then_some(())
     }
 

@@ -1,9 +1,9 @@
 //! The guides, and the session of the README.
 
+use crate::document_run::{DocumentRun, commands_on_a_server, document_tests};
 use crate::page::DocumentPage;
-use crate::play::{Play, commands_on_a_server, plays};
 
-plays! {
+document_tests! {
     the_readme: "README.md", commands_on_a_server;
     limits_by_semaphore: "docs/guides/limits-by-semaphore.md", commands_on_a_server;
     long_tasks: "docs/guides/long-tasks.md", long_tasks_steps;
@@ -18,84 +18,84 @@ plays! {
     workers_in_rust: "docs/guides/workers-rust.md", rust_steps;
 }
 
-fn long_tasks_steps(play: &mut Play) -> Option<()> {
-    play.with_python()?;
-    play.serve();
-    play.file("python", "reports.py");
-    play.succeed("taskyard put reports '{\"month\": \"2026-10\"}'");
-    play.run();
-    play.kill_program();
+fn long_tasks_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_python()?;
+    document.serve();
+    document.file("python", "reports.py");
+    document.succeed("taskyard put reports '{\"month\": \"2026-10\"}'");
+    document.run();
+    document.kill_program();
     // The lease ends after a second, and the server forgets the worker.
-    play.run_until();
-    play.run();
+    document.run_until();
+    document.run();
     Some(())
 }
 
-fn pool_steps(play: &mut Play) -> Option<()> {
-    play.file("yaml", "pool.yaml");
-    play.allow_no_sandbox("pool.yaml");
-    play.run_all();
+fn pool_steps(document: &mut DocumentRun) -> Option<()> {
+    document.file("yaml", "pool.yaml");
+    document.allow_no_sandbox("pool.yaml");
+    document.run_all();
     Some(())
 }
 
-fn sql_steps(play: &mut Play) -> Option<()> {
-    play.with_postgres()?;
-    play.run();
-    play.until("the table is made", |play| {
-        play.succeed("psql -At -c \"SELECT to_regclass('task') IS NOT NULL\"").trim() == "t"
+fn sql_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_postgres()?;
+    document.run();
+    document.until("the table is made", |document| {
+        document.succeed("psql -At -c \"SELECT to_regclass('task') IS NOT NULL\"").trim() == "t"
     });
-    play.sql();
+    document.sql();
     // One task is tried again after one and two seconds.
-    play.run_until();
+    document.run_until();
     Some(())
 }
 
-fn transaction_steps(play: &mut Play) -> Option<()> {
-    play.with_postgres()?;
-    play.with_python()?;
-    play.succeed("psql -c 'CREATE TABLE orders (id serial PRIMARY KEY, customer text)'");
-    play.run();
-    play.sql();
-    play.run();
-    play.program("python", "python order.py");
+fn transaction_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_postgres()?;
+    document.with_python()?;
+    document.succeed("psql -c 'CREATE TABLE orders (id serial PRIMARY KEY, customer text)'");
+    document.run();
+    document.sql();
+    document.run();
+    document.program("python", "python order.py");
     Some(())
 }
 
-fn unique_steps(play: &mut Play) -> Option<()> {
-    play.with_python()?;
-    play.serve();
-    play.run();
-    play.run();
-    play.program("python", "python put.py");
+fn unique_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_python()?;
+    document.serve();
+    document.run();
+    document.run();
+    document.program("python", "python put.py");
     Some(())
 }
 
-fn node_steps(play: &mut Play) -> Option<()> {
-    play.with_node()?;
-    play.serve();
-    play.file("js", "put.mjs");
-    play.file("js", "worker.mjs");
-    play.succeed("node put.mjs");
-    play.start_program("node worker.mjs", "mail to ann@example.org, attempt 2");
-    play.run_until();
+fn node_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_node()?;
+    document.serve();
+    document.file("js", "put.mjs");
+    document.file("js", "worker.mjs");
+    document.succeed("node put.mjs");
+    document.start_program("node worker.mjs", "mail to ann@example.org, attempt 2");
+    document.run_until();
     Some(())
 }
 
-fn python_steps(play: &mut Play) -> Option<()> {
-    play.with_python()?;
-    play.serve();
-    play.file("python", "shop.py");
-    play.file("python", "put_shop.py");
-    play.run();
-    play.run_until();
-    play.file("python", "test_shop.py");
-    play.succeed("python -m unittest test_shop");
+fn python_steps(document: &mut DocumentRun) -> Option<()> {
+    document.with_python()?;
+    document.serve();
+    document.file("python", "shop.py");
+    document.file("python", "put_shop.py");
+    document.run();
+    document.run_until();
+    document.file("python", "test_shop.py");
+    document.succeed("python -m unittest test_shop");
     Some(())
 }
 
 /// A test of the client builds a project with the dependencies and the program of the README.
-fn rust_steps(play: &mut Play) -> Option<()> {
-    let dependencies = play.next(&["toml"]).text;
+fn rust_steps(document: &mut DocumentRun) -> Option<()> {
+    let dependencies = document.next(&["toml"]).text;
     let readme = DocumentPage::read("README.md");
     assert!(readme.blocks.iter().any(|block| block.text == dependencies), "{dependencies}");
     Some(())

@@ -1,4 +1,4 @@
-//! The blocks of code that no test plays, each with the reason, and the check that there are no others but those that are copied from
+//! The blocks of code that no test runs, each with the reason, and the check that there are no others but those that are copied from
 //! files which other tests run (`<!-- from: … -->`) and those of the generated `docs/cli.md`.
 
 use std::collections::BTreeSet;
@@ -70,7 +70,7 @@ const NOT_RUN: &[NotRun] = &[
 /// Documents whose blocks are made by the program: the texts of its help.
 const GENERATED: [&str; 1] = ["docs/cli.md"];
 
-/// Whether a block is to be played.
+/// Whether a block is to be run.
 pub fn is_run_here(page: &str, block: &CodeBlock) -> bool {
     !block.is_copied && !NOT_RUN.iter().any(|not_run| is_it(not_run, page, block))
 }
@@ -106,22 +106,22 @@ fn documents() -> BTreeSet<String> {
 // A reader ran commands of pages that no test ran: some of them failed, others printed something else.
 #[test]
 fn every_block_of_every_document_is_run_or_has_a_reason() {
-    let played: Vec<&str> = crate::PLAYED.concat();
+    let run_here: Vec<&str> = crate::RUN_HERE.concat();
     let (mut left, mut used) = (Vec::new(), vec![0; NOT_RUN.len()]);
     for name in documents() {
         for block in &DocumentPage::read(&name).blocks {
             for (not_run, used) in NOT_RUN.iter().zip(&mut used) {
                 *used += usize::from(is_it(not_run, &name, block));
             }
-            if is_run_here(&name, block) && !played.contains(&name.as_str()) {
+            if is_run_here(&name, block) && !run_here.contains(&name.as_str()) {
                 left.push(format!("{name}:{}: {}", block.line, block.language));
             }
         }
     }
-    assert!(left.is_empty(), "play these blocks, or say in NOT_RUN why not: {left:#?}");
+    assert!(left.is_empty(), "run these blocks, or say in NOT_RUN why not: {left:#?}");
     let outdated = NOT_RUN.iter().zip(used).filter(|(_, used)| *used != 1);
     let outdated: Vec<_> = outdated.map(|((page, begin, _), used)| (page, begin, used)).collect();
     assert!(outdated.is_empty(), "these reasons are not for one block: {outdated:#?}");
-    let unique: BTreeSet<_> = played.iter().collect();
-    assert_eq!(unique.len(), played.len(), "a document is played twice");
+    let unique: BTreeSet<_> = run_here.iter().collect();
+    assert_eq!(unique.len(), run_here.len(), "a document is run twice");
 }

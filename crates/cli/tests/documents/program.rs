@@ -1,7 +1,7 @@
-//! A program that goes on while the document is played. All that it prints is read at once, so it never waits for its reader.
+//! A program that goes on while the document is run. All that it prints is read at once, so it never waits for its reader.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +13,12 @@ use taskyard_testkit::server_process::{record_command_line, send_signal};
 pub struct Program {
     child: Child,
     lines: Receiver<String>,
+}
+
+/// A program that has ended by itself.
+pub struct EndedProgram {
+    pub status: ExitStatus,
+    pub printed: String,
 }
 
 impl Program {
@@ -48,6 +54,22 @@ impl Program {
             }
         }
         Err("it goes on")
+    }
+
+    /// Waits until it and everything that writes to its output has ended; what it printed, if it does not end within this time.
+    pub fn ended(mut self, limit: Duration) -> Result<EndedProgram, String> {
+        let mut printed = String::new();
+        let read = self.read_to(limit, |line| {
+            printed.extend([line, "\n"]);
+            false
+        });
+        match read {
+            Err("it ended") => {
+                let status = self.child.wait().expect("it ends");
+                Ok(EndedProgram { status, printed })
+            }
+            _ => Err(printed),
+        }
     }
 
     /// Stops it as Ctrl-C does, and waits until it and everything that writes to its output has ended.

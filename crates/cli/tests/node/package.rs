@@ -7,6 +7,7 @@ use std::process::{Command, ExitStatus};
 
 use taskyard_testkit::certificates::write_for_clients;
 use taskyard_testkit::recorded_output::{FOLDER_VARIABLE, record};
+use taskyard_testkit::skipped::find_tool;
 use tempfile::TempDir;
 
 /// The source of the package.
@@ -32,24 +33,8 @@ pub struct NodePackage {
 impl NodePackage {
     /// Packs and installs the package; `None` when the tests run without Node.
     pub fn install() -> Option<Self> {
-        let found =
-            |name: &str, usual: &str| env::var_os(name).map_or_else(|| usual.into(), PathBuf::from);
-        let node = found("TASKYARD_NODE", "/usr/bin/node");
-        let modules = found("TASKYARD_NODE_MODULES", USUAL);
-        let compiler = modules.join("typescript");
-        if let Some(missing) = [&node, &compiler].into_iter().find(|path| !path.exists()) {
-            let embedded = env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
-            assert!(
-                embedded,
-                "nothing at {}; run `eval \"$(cargo xtask tools)\"` first, or set TASKYARD_EMBEDDED=1 to go without",
-                missing.display()
-            );
-            println!(
-                "skipped: TASKYARD_EMBEDDED is set and {} is not installed",
-                missing.display()
-            );
-            return None;
-        }
+        let node = find_tool("TASKYARD_NODE", "/usr/bin/node")?;
+        let modules = find_tool("TASKYARD_NODE_MODULES", USUAL)?;
         let folder = tempfile::tempdir().expect("a folder can be made");
         let package = NodePackage { node, modules, folder };
         package.pack();

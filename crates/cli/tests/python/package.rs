@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use taskyard_testkit::certificates::write_for_clients;
 use taskyard_testkit::recorded_output::{FOLDER_VARIABLE, record};
+use taskyard_testkit::skipped::find_tool;
 use tempfile::TempDir;
 
 /// The source of the package.
@@ -120,18 +121,7 @@ impl Package {
 
 /// The interpreter with the tools of the tests; `None` when the tests run without Python.
 pub fn interpreter() -> Option<PathBuf> {
-    let tools = env::var_os("TASKYARD_PYTHON").map_or_else(|| USUAL.into(), PathBuf::from);
-    if !tools.exists() {
-        let embedded = env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
-        assert!(
-            embedded,
-            "nothing at {}; run `eval \"$(cargo xtask tools)\"` first, or set TASKYARD_EMBEDDED=1 to go without",
-            tools.display()
-        );
-        println!("skipped: TASKYARD_EMBEDDED is set and {} is not installed", tools.display());
-        return None;
-    }
-    Some(tools)
+    find_tool("TASKYARD_PYTHON", USUAL)
 }
 
 /// Whether the output of a run says that tests ran, that all passed and that none was skipped or left something open.

@@ -1,4 +1,4 @@
-//! `backup` and `restore`, also when they, or the server, are killed.
+//! `backup` and `restore`, and what they refuse.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,39 +10,40 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::many::{TASKS, source};
-use crate::process::{Ran, Running, Serving, TOKEN, binary, http_post, run, token_file};
+use crate::process::{Ran, Serving, TOKEN, binary, http_post, run, token_file};
 
 /// A folder with a store of many tasks, and place for backups.
-struct BackupFolder {
+pub struct BackupFolder {
     folder: TempDir,
 }
 
 impl BackupFolder {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         source(&folder.path().join("data"));
         BackupFolder { folder }
     }
 
-    fn path(&self, name: &str) -> String {
+    pub fn path(&self, name: &str) -> String {
         self.folder.path().join(name).to_str().expect("paths of tests are text").into()
     }
 
-    fn has(&self, name: &str) -> bool {
+    pub fn has(&self, name: &str) -> bool {
         self.folder.path().join(name).exists()
     }
 
-    fn serve(&self) -> Serving {
-        Serving::folder(&self.folder.path().join("data"), &[])
+    /// A server without a manager, which would add a task of its own.
+    pub fn serve(&self) -> Serving {
+        Serving::folder(&self.folder.path().join("data"), &["--no-manager"])
     }
 
-    fn restore(&self, file: &str, data: &str) -> Ran {
+    pub fn restore(&self, file: &str, data: &str) -> Ran {
         run(&["restore", &self.path(file), "--data", &self.path(data)])
     }
 }
 
 /// The numbers of tasks that are ready and that exist.
-fn counts(serving: &Serving) -> (Value, Value) {
+pub fn counts(serving: &Serving) -> (Value, Value) {
     let stats = serving.run(&["tube", "show", "mail", "--json"]).json().remove(0);
     let tasks = &stats["tasks"];
     (tasks["ready"].clone(), tasks["total"].clone())
@@ -210,101 +211,12 @@ fn a_link_is_not_followed_and_the_file_is_private() {
     assert_eq!(fs::metadata(&file).expect("the file").permissions().mode() & 0o777, 0o600);
 }
 
-/// Starts a command and kills it when `is_time`, unless it ends before.
-fn kill_when(args: &[&str], url: &str, mut is_time: impl FnMut() -> bool) {
-    let running = Running::start(binary().args(args).env("TASKYARD_URL", url));
-    while !is_time() {
-        thread::yield_now();
-    }
-    running.signal("KILL");
-}
-
-fn length(path: &str) -> u64 {
-    fs::metadata(path).map_or(0, |about| about.len())
-}
-
 /// Makes a backup after one whose client is gone: the server may not have noticed that yet.
-fn back_up_again(serving: &Serving, file: &str) -> Ran {
+pub fn back_up_again(serving: &Serving, file: &str) -> Ran {
     loop {
         let made = serving.run(&["backup", file]);
         if !made.err.contains("another backup of this server is running") {
             return made;
         }
     }
-}
-
-#[test]
-fn a_killed_backup_leaves_no_file_and_does_not_block_the_next() {
-    let folder = BackupFolder::new();
-    let serving = folder.serve();
-    let (file, partial) = (folder.path("queue.backup"), folder.path("queue.backup.partial"));
-    for bytes in [0, 1, 600_000] {
-        let is_time = || length(&partial) >= bytes || folder.has("queue.backup");
-        kill_when(&["backup", &file], &serving.url, is_time);
-        if folder.has("queue.backup") {
-            // It was faster.
-            run(&["restore", &file, "--check"]).good();
-            fs::remove_file(&file).expect("it is there");
-        }
-        let made = back_up_again(&serving, &file).good();
-        assert!(made.starts_with("backed up 40000 tasks"), "{made}");
-        assert!(!folder.has("queue.backup.partial"));
-        run(&["restore", &file, "--check"]).good();
-        fs::remove_file(&file).expect("it is there");
-    }
-}
-
-#[test]
-fn a_server_killed_during_a_backup_leaves_no_backup() {
-    let folder = BackupFolder::new();
-    let (file, partial) = (folder.path("queue.backup"), folder.path("queue.backup.partial"));
-    for bytes in [1, 600_000] {
-        let serving = folder.serve();
-        let backup =
-            Running::start(binary().args(["backup", &file]).env("TASKYARD_URL", &serving.url));
-        while length(&partial) < bytes && !folder.has("queue.backup") {
-            thread::yield_now();
-        }
-        serving.signal("KILL");
-        let ended = backup.ended();
-        if ended.exit == 0 {
-            // It was faster.
-            run(&["restore", &file, "--check"]).good();
-            fs::remove_file(&file).expect("it is there");
-        } else {
-            assert!(ended.err.contains("no backup in "), "{ended:?}");
-        }
-        assert!(!folder.has("queue.backup") && !folder.has("queue.backup.partial"));
-    }
-    let serving = folder.serve();
-    assert_eq!(counts(&serving).0, TASKS);
-}
-
-#[test]
-fn a_killed_restore_leaves_nothing_or_everything() {
-    let folder = BackupFolder::new();
-    let serving = folder.serve();
-    let file = folder.path("queue.backup");
-    serving.run(&["backup", &file]).good();
-    let (data, draft) = (folder.path("new"), folder.path("new.restoring/taskyard.db.new"));
-    let opened = folder.path("new.restoring/taskyard.seal");
-    for moment in 0..4 {
-        let is_time = || match moment {
-            0 => folder.has("new.restoring"),
-            1 => length(&draft) > 0,
-            2 => length(&draft) > 500_000,
-            _ => length(&opened) > 0,
-        };
-        kill_when(&["restore", &file, "--data", &data], "", || is_time() || folder.has("new"));
-        if folder.has("new") {
-            let restored = Serving::folder(Path::new(&data), &[]);
-            assert_eq!(counts(&restored).0, TASKS);
-            drop(restored);
-            fs::remove_dir_all(&data).expect("it is there");
-        }
-    }
-    folder.restore("queue.backup", "new").good();
-    assert!(!folder.has("new.restoring"), "nothing is left of the way");
-    let restored = Serving::folder(Path::new(&data), &[]);
-    assert_eq!(counts(&restored).0, TASKS);
 }

@@ -85,6 +85,18 @@ fn a_server_with_a_wrong_file_does_not_start() {
     assert!(ended.err.contains("taskyard config show >"), "{ended:?}");
 }
 
+// A server with the variable TASKYARD_METRICS_TUBE had the default, and nothing named the typing error.
+#[test]
+fn a_variable_that_is_no_option_is_named() {
+    let mut command = binary();
+    command.args(["serve", "--store", "memory:", "--http", "127.0.0.1:0", "--iproto", "off"]);
+    command.env("TASKYARD_METRICS_TUBE", "5").env("TASKYARD_URL", "http://127.0.0.1:1");
+    let mut server = LoggedServer::start(&mut command);
+    let line = server.logs("the variable TASKYARD_");
+    let named = "TASKYARD_METRICS_TUBE is no option and is not read; the nearest one is TASKYARD_METRICS_TUBES";
+    assert!(line.contains("WARN") && line.contains(named), "{line}");
+}
+
 #[test]
 fn check_shows_each_value_and_where_it_comes_from() {
     let config = ConfigFolder::new(

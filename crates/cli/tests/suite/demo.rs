@@ -1,10 +1,13 @@
 //! Runs `demo`, and checks what it shows and that nothing is left of it.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
 
 use crate::process::{Serving, binary, http_get};
+use crate::pseudo_terminal::PseudoTerminal;
 
 /// The JSON of an answer.
 fn get(serving: &Serving, path: &str) -> Value {
@@ -79,9 +82,36 @@ fn the_example_ends_after_its_time() {
     // Its port is in use.
     let port = first.url.rsplit(':').next().expect("a port");
     let mut second = binary();
-    second.args(["demo", "--port", port, "--seconds", "1", "--open"]);
-    let second = Serving::start(second.env_remove("DISPLAY").env_remove("WAYLAND_DISPLAY"));
+    second.args(["demo", "--port", port, "--seconds", "1"]);
+    let second = Serving::start(&mut second);
     assert_ne!(first.url, second.url);
     let (status, rest) = second.ended();
     assert_eq!(status.code(), Some(0), "{rest}");
+}
+
+/// A browser that writes the address it is asked to open into a file.
+const BROWSER: &str =
+    "#!/bin/sh\nprintf %s \"$1\" > \"$OPENED.new\" && mv \"$OPENED.new\" \"$OPENED\"\n";
+
+#[test]
+fn the_page_opens_in_the_browser_of_a_desktop() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (browser, opened) = (folder.path().join("xdg-open"), folder.path().join("opened"));
+    fs::write(&browser, BROWSER).expect("a file");
+    fs::set_permissions(&browser, fs::Permissions::from_mode(0o755)).expect("its owner");
+    let mut path = OsString::from(folder.path());
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
+    let variables =
+        [("DISPLAY", OsStr::new(":7")), ("PATH", path.as_os_str()), ("OPENED", opened.as_os_str())];
+    let mut demo = PseudoTerminal::start_with("demo --port 0", &variables);
+    demo.shows("Ctrl-C ends it");
+    while !opened.exists() {
+        std::thread::yield_now();
+    }
+    demo.press("\u{3}");
+    let screen = demo.ended();
+    let url = fs::read_to_string(opened).expect("an address");
+    assert!(url.starts_with("http://127.0.0.1:"), "{url}");
+    assert!(screen.contains(&format!(" page   {url}\r\n")), "{url}: {screen}");
 }

@@ -2,6 +2,8 @@
 
 mod audit;
 mod backup;
+#[cfg(target_os = "linux")]
+mod backup_kills;
 mod bench;
 mod cli_page;
 mod config;
@@ -17,6 +19,8 @@ mod manager;
 mod many;
 mod pace;
 mod pool;
+#[cfg(target_os = "linux")]
+mod preload;
 mod process;
 mod progress;
 mod pseudo_terminal;

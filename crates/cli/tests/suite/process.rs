@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::ops::Deref;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread;
 
 use serde_json::Value;
@@ -143,6 +143,11 @@ impl Running {
     /// The next line of its error output.
     pub fn error_line(&mut self) -> String {
         next_line(&mut self.err)
+    }
+
+    /// What it reads, if that is piped.
+    pub fn input(&mut self) -> ChildStdin {
+        self.child.stdin.take().expect("the input is piped")
     }
 
     /// Its process.

@@ -8,7 +8,8 @@ const CLEARED: &str = "\r\u{1b}[K";
 
 /// A server with 24,000 tasks: a search compares 20,000 in one request.
 fn server() -> TestServer {
-    let server = TestServer::new();
+    // A manager would add a task of its own.
+    let server = TestServer::with(&["--no-manager"]);
     let lines: String = (0..24_000).map(|number| format!("{number}\n")).collect();
     server.serving.run_with(&["put", "mail", "--lines"], &lines).good();
     server
@@ -32,6 +33,52 @@ fn a_search_shows_how_many_tasks_it_has_compared() {
         let (progress, after) = shown.rsplit_once(CLEARED).expect("the line is cleared");
         assert!(progress.contains(" left  compared"), "{args}: {screen:?}");
         assert!(after.starts_with(result), "{args}: {screen:?}");
+    }
+}
+
+/// The commands that work on many tasks, each with what its bar and its result say.
+fn long_commands(url: &str, folder: &str) -> [(String, &'static str, &'static str); 4] {
+    [
+        (
+            format!("backup {folder}/b --force --url {url}"),
+            "backed up",
+            "backed up 24000 tasks in ",
+        ),
+        (format!("restore {folder}/b --check"), "verified", ""),
+        (
+            format!("restore {folder}/b --data {folder}/data"),
+            "restored",
+            "restored 24000 tasks in ",
+        ),
+        (format!("delete mail --all --yes --url {url}"), "compared", "deleted 24000 tasks"),
+    ]
+}
+
+#[test]
+fn long_commands_show_a_bar_in_a_terminal() {
+    let (server, temporary) = (server(), tempfile::tempdir().unwrap());
+    let folder = temporary.path().to_str().unwrap();
+    for (args, what, result) in long_commands(&server.serving.url, folder) {
+        let screen = PseudoTerminal::start(&args).ended();
+        let (_, shown) = screen.split_once(CLEARED).unwrap_or_else(|| panic!("{args}: {screen:?}"));
+        let (progress, after) = shown.rsplit_once(CLEARED).expect("the line is cleared");
+        let cells = progress.chars().take_while(|c| "█░".contains(*c)).count();
+        assert_eq!(cells, 40, "{args}: {screen:?}");
+        assert!(progress.contains(&format!(" left  {what}")), "{args}: {screen:?}");
+        assert!(after.starts_with(result), "{args}: {screen:?}");
+    }
+}
+
+/// A bar in the log of a nightly backup would be one line of control characters.
+#[test]
+fn long_commands_print_no_control_characters_without_a_terminal() {
+    let (server, temporary) = (server(), tempfile::tempdir().unwrap());
+    let folder = temporary.path().to_str().unwrap();
+    for (args, _, result) in long_commands(&server.serving.url, folder) {
+        let ran = server.run(&args.split(' ').collect::<Vec<_>>()).ends(0);
+        let is_control = |c: char| c.is_control() && c != '\n';
+        assert!(!ran.out.contains(is_control) && !ran.err.contains(is_control), "{ran:?}");
+        assert!(ran.out.starts_with(result) && !ran.err.contains('█'), "{ran:?}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! Runs the binary in a terminal.
 
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -17,6 +18,11 @@ pub struct PseudoTerminal {
 impl PseudoTerminal {
     /// Starts the binary with these arguments. The shell prints its process id before it runs it.
     pub fn start(args: &str) -> Self {
+        Self::start_with(args, &[])
+    }
+
+    /// The same with these variables of the environment.
+    pub fn start_with(args: &str, variables: &[(&str, &OsStr)]) -> Self {
         let line = format!(
             "stty rows 24 cols 120; echo pid $$.; exec '{}' {args}",
             env!("CARGO_BIN_EXE_taskyard"),
@@ -24,6 +30,8 @@ impl PseudoTerminal {
         let mut command = Command::new("script");
         command.args(["--quiet", "--flush", "--return", "--command", &line, "/dev/null"]);
         without_settings(&mut command).env("TERM", "xterm").env("SHELL", "/bin/sh");
+        command.env_remove("DISPLAY").env_remove("WAYLAND_DISPLAY");
+        command.envs(variables.iter().copied());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("script is there");
         let out = child.stdout.take().expect("the output is piped");

@@ -6,14 +6,14 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use taskyard::{Client, Iproto};
 use tempfile::TempDir;
 
+use crate::preload::library;
 use crate::process::{Ran, Running, binary, http_get};
 
 const DAY: i64 = 24 * 3600;
@@ -40,7 +40,7 @@ impl ClockServer {
         let mut command = binary();
         command.args(["serve", "--http", "127.0.0.1:0", "--iproto", "127.0.0.1:0", "--data"]);
         command.arg(folder.join("data"));
-        command.env("LD_PRELOAD", library(folder)).env("TEST_CLOCK", &path);
+        command.env("LD_PRELOAD", library(folder, "wall_clock")).env("TEST_CLOCK", &path);
         let mut running = Running::start(&mut command);
         let mut screen = String::new();
         while !screen.contains("Ctrl-C") {
@@ -92,19 +92,6 @@ impl ClockServer {
         self.log.push_str(&err);
         assert!(exit == 0 && !self.log.contains("panicked"), "exit {exit}: {}", self.log);
     }
-}
-
-/// The compiled library that moves the wall clock. A C compiler is there: SQLite needs it too.
-fn library(folder: &Path) -> PathBuf {
-    let library = folder.join("wall_clock.so");
-    if !library.exists() {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/wall_clock.c");
-        let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
-        let mut compile = Command::new(compiler);
-        compile.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]).arg(&library);
-        assert!(compile.arg(source).status().expect("a C compiler is installed").success());
-    }
-    library
 }
 
 fn folder() -> TempDir {

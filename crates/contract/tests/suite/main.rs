@@ -3,6 +3,8 @@
 mod evolution;
 mod generated;
 mod python;
+#[path = "../../../conformance/src/skipped.rs"]
+mod skipped;
 mod valid;
 mod vectors;
 

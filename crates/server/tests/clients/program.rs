@@ -1,6 +1,5 @@
 //! Runs a client in another language as a separate program.
 
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -8,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use taskyard_testkit::recorded_output::record;
+use taskyard_testkit::skipped::find_tool;
 use tokio::process::Command;
 
 use crate::scenario::{self, Ability, Case, PASSWORD, USER};
@@ -28,19 +28,7 @@ impl Tool {
     /// Its path; `None` when the tests run without it.
     pub fn find(&self) -> Option<PathBuf> {
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-        let place = env::var_os(self.variable).map_or_else(|| root.join(self.usual), PathBuf::from);
-        if place.exists() {
-            return Some(place);
-        }
-        let embedded = env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
-        assert!(
-            embedded,
-            "nothing at {}; run `eval \"$(cargo xtask tools)\"` first, or set TASKYARD_EMBEDDED=1 \
-             to go without",
-            place.display()
-        );
-        println!("skipped: TASKYARD_EMBEDDED is set and {} is not installed", place.display());
-        None
+        find_tool(self.variable, root.join(self.usual))
     }
 }
 

@@ -5,7 +5,7 @@
 //! `schemathesis.toml` beside this crate's manifest configures the checks.
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use taskyard_engine::{Engine, Settings, SystemClock};
 use taskyard_server::{Config, Server};
 use taskyard_store::MemoryStore;
+use taskyard_testkit::skipped::find_tool;
 
 /// The same requests in every run. Another number in TASKYARD_SEED finds other mistakes: try one
 /// from time to time.
@@ -28,10 +29,8 @@ const WAIT_SECONDS_MAX: f64 = 0.05;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_conforms_to_its_document() {
-    let Some(fuzzer) = fuzzer() else {
-        println!("skipped: TASKYARD_EMBEDDED is set and schemathesis is not installed");
-        return;
-    };
+    let usual = root().join("target/tools/python/bin/schemathesis");
+    let Some(fuzzer) = find_tool("TASKYARD_SCHEMATHESIS", usual) else { return };
     let url = serve().await;
     let client = Client::builder().no_proxy().build().unwrap();
     create_tubes(&client, &url).await;
@@ -46,23 +45,6 @@ async fn the_server_conforms_to_its_document() {
     println!("{said}");
     let unmet = unmet(&client, &url).await;
     assert!(unmet.is_empty(), "no request to these did anything: {unmet:?}");
-}
-
-/// The path of the fuzzer; `None` when the tests run without it.
-fn fuzzer() -> Option<PathBuf> {
-    let usual = || root().join("target/tools/python/bin/schemathesis");
-    let place = env::var_os("TASKYARD_SCHEMATHESIS").map_or_else(usual, PathBuf::from);
-    if place.exists() {
-        return Some(place);
-    }
-    let embedded = env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
-    assert!(
-        embedded,
-        "no schemathesis at {}; run `eval \"$(cargo xtask tools)\"` first, or set \
-         TASKYARD_EMBEDDED=1 to go without",
-        place.display()
-    );
-    None
 }
 
 fn root() -> &'static Path {

@@ -32,18 +32,18 @@ struct FrameReader {
     task: ClientTask,
     /// Whether the last frame comes twice, as if its gateway had not noted that the task has ended.
     repeats_end: bool,
-    /// The last frame, if it comes again.
-    again: Option<OutgoingFrame>,
+    /// The last frame, if it is repeated.
+    repeated: Option<OutgoingFrame>,
 }
 
 impl FrameReader {
     async fn next_frame(&mut self) -> NextFrame {
-        if let Some(frame) = self.again.take() {
+        if let Some(frame) = self.repeated.take() {
             return NextFrame::Frame(frame);
         }
         let next = self.task.next_frame().await;
         if let NextFrame::Frame(frame) = &next {
-            self.again = (self.repeats_end && frame.is_last()).then(|| frame.clone());
+            self.repeated = (self.repeats_end && frame.is_last()).then(|| frame.clone());
         }
         next
     }
@@ -126,7 +126,7 @@ impl Operation {
             Ok(task) => {
                 let is_planted = world.planted == Some(PlantedFault::RepeatLastFrame);
                 let repeats_end = is_planted && number.1.is_multiple_of(EVERY);
-                let frames = FrameReader { task, repeats_end, again: None };
+                let frames = FrameReader { task, repeats_end, repeated: None };
                 self.follow(world, frames, gone, begun).await;
             }
             Err(error) => {

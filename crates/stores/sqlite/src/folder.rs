@@ -76,6 +76,11 @@ pub(super) fn draft(folder: &Path) -> PathBuf {
     folder.join("taskyard.db.new")
 }
 
+/// Marks a folder whose restore has not ended: it may have only a part of the tasks.
+pub(super) fn restore_mark(folder: &Path) -> PathBuf {
+    folder.join("taskyard.restoring")
+}
+
 pub(super) fn seal_file(folder: &Path) -> PathBuf {
     folder.join("taskyard.seal")
 }
@@ -83,6 +88,11 @@ pub(super) fn seal_file(folder: &Path) -> PathBuf {
 pub(super) fn open(folder: &DataFolder, options: &OpenOptions) -> Result<OpenFolder, OpenError> {
     folder.platform().make_private(folder)?;
     let mut lock = FolderLock::take(folder)?;
+    if folder.has(&restore_mark(folder)) {
+        let what =
+            "a restore into it did not end; run `taskyard restore` again, or remove this folder";
+        return Err(OpenError::Unavailable { folder: folder.to_path_buf(), what: what.into() });
+    }
     salvage::finish(folder)?;
     let mut sealed = Seal::read(folder).map_err(unavailable(folder))?;
     if is_new(folder, &sealed) {

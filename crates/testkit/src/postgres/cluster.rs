@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use crate::cleanup::CleanupShell;
 use crate::recorded_output::{in_url, keep_log, new_password};
 use crate::server_process::send_signal;
+use crate::skipped::find_tool;
 
 /// Where PostgreSQL's programs are, unless `TASKYARD_POSTGRES` says otherwise.
 const USUAL: &str = "/usr/lib/postgresql/15/bin";
@@ -39,19 +40,7 @@ max_locks_per_transaction = 256
 
 /// The folder of PostgreSQL's programs; nothing when the tests are to go on without.
 pub fn programs() -> Option<PathBuf> {
-    let folder = std::env::var_os("TASKYARD_POSTGRES").map_or_else(|| USUAL.into(), PathBuf::from);
-    if folder.join("postgres").exists() {
-        return Some(folder);
-    }
-    let embedded = std::env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
-    assert!(
-        embedded,
-        "no PostgreSQL at {}; run `cargo xtask tools` first, or set TASKYARD_EMBEDDED=1 to go \
-         without",
-        folder.display()
-    );
-    println!("skipped: TASKYARD_EMBEDDED is set and {} is not there", folder.display());
-    None
+    find_tool("TASKYARD_POSTGRES", USUAL)
 }
 
 /// The id of the user without privileges on Linux.

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use super::cluster::{as_other_user, other_user};
 use super::database::cluster;
+use crate::skipped::find_tool;
 
 /// Where the pooler's program is, unless `TASKYARD_PGBOUNCER` says otherwise.
 const USUAL: &str = "/usr/sbin/pgbouncer";
@@ -55,14 +56,11 @@ pub fn pooler() -> &'static Pooler {
 
 /// Whether there is one; if not, the tests are to go on without.
 pub fn is_there() -> bool {
-    let there = program().exists();
-    let embedded = std::env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
-    assert!(there || embedded, "no pgbouncer; run `cargo xtask tools` first");
-    there
+    program().is_some()
 }
 
-fn program() -> PathBuf {
-    std::env::var_os("TASKYARD_PGBOUNCER").map_or_else(|| USUAL.into(), PathBuf::from)
+fn program() -> Option<PathBuf> {
+    find_tool("TASKYARD_PGBOUNCER", USUAL)
 }
 
 impl Pooler {
@@ -81,7 +79,7 @@ impl Pooler {
         }
         let mut shell = Command::new("sh");
         as_other_user(&mut shell);
-        shell.args(["-c", KEEPER]).arg(program()).arg(&folder).process_group(0).current_dir("/");
+        shell.args(["-c", KEEPER]).args(program()).arg(&folder).process_group(0).current_dir("/");
         shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let shell = shell.spawn().expect("a shell can be started");
         let pooler = Pooler { folder, _shell: shell };

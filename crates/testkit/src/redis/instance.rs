@@ -9,6 +9,7 @@ use crate::cleanup::{CleanupShell, memory_folder};
 use crate::ports::free_port;
 use crate::recorded_output::{in_url, keep_log, new_password};
 use crate::server_process::send_signal;
+use crate::skipped::find_tool;
 
 /// The default program, unless `TASKYARD_REDIS` is set.
 const USUAL: &str = "/usr/bin/redis-server";
@@ -33,18 +34,7 @@ pub const DURABLE: &[&str] = &[
 
 /// The program; `None` when the tests may be skipped.
 pub fn program() -> Option<PathBuf> {
-    let program = std::env::var_os("TASKYARD_REDIS").map_or_else(|| USUAL.into(), PathBuf::from);
-    if program.exists() {
-        return Some(program);
-    }
-    let embedded = std::env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
-    assert!(
-        embedded,
-        "no Redis at {}; run `cargo xtask tools` first, or set TASKYARD_EMBEDDED=1 to go without",
-        program.display()
-    );
-    println!("skipped: TASKYARD_EMBEDDED is set and {} is not there", program.display());
-    None
+    find_tool("TASKYARD_REDIS", USUAL)
 }
 
 /// A server.

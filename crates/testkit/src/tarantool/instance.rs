@@ -15,6 +15,7 @@ use crate::cleanup::{CleanupShell, memory_folder};
 use crate::ports::free_port;
 use crate::recorded_output::{in_url, keep_log, new_password, register_secret};
 use crate::server_process::send_signal;
+use crate::skipped::find_tool;
 
 /// How long Lua may run: an audit reads every task, and the machine may be busy.
 const TALK_MAX: Duration = Duration::from_secs(120);
@@ -56,19 +57,7 @@ const ADMIN_PASSWORD_VARIABLE: &str = "TASKYARD_TEST_ADMIN_PASSWORD";
 
 /// The program; `None` when the tests may be skipped.
 pub fn program() -> Option<PathBuf> {
-    let program =
-        std::env::var_os("TASKYARD_TARANTOOL").map_or_else(|| USUAL.into(), PathBuf::from);
-    if program.exists() {
-        return Some(program);
-    }
-    let embedded = std::env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
-    assert!(
-        embedded,
-        "no Tarantool at {}; run `cargo xtask tools` first, or set TASKYARD_EMBEDDED=1 to go without",
-        program.display()
-    );
-    println!("skipped: TASKYARD_EMBEDDED is set and {} is not there", program.display());
-    None
+    find_tool("TASKYARD_TARANTOOL", USUAL)
 }
 
 /// A server.

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use taskyard_testkit::free_port;
+use taskyard_testkit::skipped::{find_tool, skip, skip_without};
 use tempfile::TempDir;
 
-use super::{FILES, KeptProgram, children, deploy_file, tool, write_secret};
+use super::{FILES, KeptProgram, children, deploy_file, write_secret};
 use crate::process::{Ran, TOKEN, run};
 
 /// The port of the server in the container.
@@ -82,13 +83,18 @@ impl ContainerFolders {
     }
 }
 
-/// Whether bubblewrap works; if not, this is said.
+/// Whether bubblewrap works; if not, the test is skipped.
 fn has_bubblewrap() -> bool {
-    let mut trial = Command::new("/usr/bin/bwrap");
+    let program = "/usr/bin/bwrap";
+    if !Path::new(program).exists() {
+        skip_without(program);
+        return false;
+    }
+    let mut trial = Command::new(program);
     trial.args(["--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "/bin/true"]);
     let works = trial.output().is_ok_and(|ended| ended.status.success());
     if !works {
-        println!("skipped: bubblewrap does not work on this machine");
+        skip("bubblewrap does not work on this machine");
     }
     works
 }
@@ -149,7 +155,7 @@ fn the_command_line_of_the_container_runs_in_its_root_folder() {
 
 #[test]
 fn the_containerfile_has_no_findings_of_a_linter() {
-    let Some(hadolint) = tool("TASKYARD_HADOLINT", "/usr/bin/hadolint") else { return };
+    let Some(hadolint) = find_tool("TASKYARD_HADOLINT", "/usr/bin/hadolint") else { return };
     let lint = |file: &Path| {
         let linted = Command::new(&hadolint).arg("--no-color").arg(file).output();
         linted.expect("the linter starts")
@@ -190,7 +196,7 @@ fn engine() -> Option<&'static str> {
     };
     let engine = ["podman", "docker"].into_iter().find(works);
     if engine.is_none() {
-        println!("skipped: neither podman nor docker works on this machine");
+        skip("neither podman nor docker works on this machine");
     }
     engine
 }

@@ -5,11 +5,10 @@ mod package;
 mod proxy;
 mod service;
 
-use std::env;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use taskyard_testkit::recorded_output::register_secret;
@@ -28,22 +27,6 @@ fn write_secret(path: &Path, text: &str) {
     let mut options = fs::OpenOptions::new();
     let file = options.write(true).create(true).truncate(true).mode(0o600).open(path);
     file.and_then(|mut file| file.write_all(text.as_bytes())).expect("a file can be written");
-}
-
-/// A program of the machine, or a message that its tests are skipped: allowed only where the tests run without tools.
-fn tool(variable: &str, usual: &str) -> Option<PathBuf> {
-    let program = env::var_os(variable).map_or_else(|| usual.into(), PathBuf::from);
-    if program.exists() {
-        return Some(program);
-    }
-    let embedded = env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
-    let path = program.display();
-    assert!(
-        embedded,
-        "nothing at {path}; run `eval \"$(cargo xtask tools)\"` or set TASKYARD_EMBEDDED=1 to go without"
-    );
-    println!("skipped: TASKYARD_EMBEDDED is set and {path} is not installed");
-    None
 }
 
 /// Ends a program when its own input ends: when the test does, however it does.

@@ -1,10 +1,12 @@
-//! The Debian package: built from the program that is tested, installed into a fresh root, run, upgraded, removed and purged.
+//! The Debian package and the tarball: built from the program that is tested, installed into a fresh root, run, upgraded, removed and
+//! purged.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use taskyard_testkit::skipped::{skip, skip_without};
 use tempfile::TempDir;
 
 use super::{FILES, write_secret};
@@ -28,19 +30,23 @@ fn must(command: &mut Command) -> String {
     text
 }
 
-/// Whether packages can be built and installed here; if not, this is said.
+/// Whether packages can be built here; if not, the test is skipped.
+fn can_build() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_missing =
+        |name: &&str| !std::env::split_paths(&path).any(|folder| folder.join(name).is_file());
+    let programs = ["dpkg-deb", "deb-systemd-helper", "systemd-sysusers", "strip"];
+    let missing = programs.into_iter().find(is_missing);
+    missing.inspect(|name| skip_without(name)).is_none()
+}
+
+/// Whether packages can also be installed here.
 fn can_install() -> bool {
     let is_root = fs::metadata("/proc/self").is_ok_and(|about| about.uid() == 0);
-    let programs = ["dpkg-deb", "deb-systemd-helper", "systemd-sysusers", "strip"];
-    let has = |name: &&str| {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
-    };
-    let can = is_root && programs.iter().all(has);
-    if !can {
-        println!("skipped: only root installs packages, and it needs {}", programs.join(", "));
+    if !is_root {
+        skip("only root installs packages");
     }
-    can
+    is_root && can_build()
 }
 
 /// Packages of the program that is tested.
@@ -269,31 +275,71 @@ fn the_package_is_installed_run_upgraded_removed_and_purged() {
 /// Without this, checksums of two builds of one commit differ, and a package cannot be compared with its sources.
 #[test]
 fn two_builds_give_the_same_bytes() {
-    if !can_install() {
+    if !can_build() {
         return;
     }
     let packages = Packages::new();
     let built = ["first", "second"].map(|name| packages.build("0.1.0", name));
     let folders = built.each_ref().map(|package| package.parent().unwrap());
-    let mut names: Vec<_> =
+    let names: Vec<_> =
         fs::read_dir(folders[0]).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    names.sort();
     assert_eq!(names.len(), 3, "a package, a tarball and checksums: {names:?}");
     for name in &names {
         let [first, second] = folders.map(|folder| fs::read(folder.join(name)).unwrap());
         assert!(first == second, "{name:?} differs");
     }
-    let checksums = names.iter().find(|name| name.to_string_lossy().ends_with(".sha256")).unwrap();
-    must(Command::new("sha256sum").arg("--check").arg(checksums).current_dir(folders[0]));
-    let tarball = names.iter().find(|name| name.to_string_lossy().ends_with(".tar.gz")).unwrap();
-    let listed = must(Command::new("tar").arg("-tzf").arg(folders[0].join(tarball)));
-    for file in ["usr/bin/taskyard", UNIT, "usr/share/man/man1/taskyard.1.gz"] {
-        assert!(listed.lines().any(|line| line == format!("taskyard-0.1.0/{file}")), "{listed}");
-    }
     let info = must(Command::new("dpkg-deb").arg("--info").arg(&built[0]));
     for line in ["Package: taskyard", "Depends: libc6 (>= 2.", "conffiles", "postrm"] {
         assert!(info.contains(line), "{line}: {info}");
     }
+}
+
+/// The whole way of a user without dpkg: download, verify, unpack, run. A damaged tarball is noticed.
+#[test]
+fn the_tarball_is_verified_unpacked_and_run() {
+    if !can_build() {
+        return;
+    }
+    let (packages, version) = (Packages::new(), env!("CARGO_PKG_VERSION"));
+    let package = packages.build(version, "dist");
+    let folder = package.parent().unwrap();
+    let ending = |end: &str| {
+        let mut names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+        let found = names.find(|name| name.to_string_lossy().ends_with(end));
+        found.unwrap_or_else(|| panic!("nothing ends with {end}")).into_string().unwrap()
+    };
+    let (tarball, checksums) = (ending(".tar.gz"), ending(".sha256"));
+    let verify = || {
+        let mut verify = Command::new("sha256sum");
+        verify.arg("-c").arg(&checksums).current_dir(folder);
+        text(&verify.output().expect("sha256sum is there"))
+    };
+    assert!(verify().contains(&format!("{tarball}: OK\n")), "{}", verify());
+
+    must(Command::new("tar").args(["-xzf", &tarball]).current_dir(folder));
+    let root = folder.join(format!("taskyard-{version}"));
+    let program = root.join("usr/bin/taskyard");
+    assert_eq!(must(Command::new(&program).arg("--version")), format!("taskyard {version}\n"));
+    for (shell, file) in [
+        ("bash", "bash-completion/completions/taskyard"),
+        ("zsh", "zsh/vendor-completions/_taskyard"),
+        ("fish", "fish/vendor_completions.d/taskyard.fish"),
+    ] {
+        let packed = fs::read_to_string(root.join("usr/share").join(file)).expect(file);
+        assert_eq!(packed, must(Command::new(&program).args(["completions", shell])), "{file}");
+    }
+    let page = |name: &str| {
+        let file = root.join("usr/share/man/man1").join(name);
+        must(Command::new("gzip").args(["-cd"]).arg(file))
+    };
+    assert!(page("taskyard.1.gz").contains(".TH taskyard 1"));
+    if cfg!(feature = "man") {
+        assert!(page("taskyard-tube-create.1.gz").contains("attempts"));
+    }
+    assert!(root.join(UNIT).exists());
+
+    fs::write(folder.join(&tarball), "damaged").unwrap();
+    assert!(verify().contains(&format!("{tarball}: FAILED\n")), "{}", verify());
 }
 
 /// An installation with /etc/taskyard/options started with an empty folder after the upgrade; and for dpkg a candidate must be

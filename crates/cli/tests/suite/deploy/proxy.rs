@@ -8,13 +8,14 @@ use std::process::Command;
 use taskyard_testkit::certificates::Authority;
 use taskyard_testkit::free_port;
 use taskyard_testkit::recorded_output::record;
+use taskyard_testkit::skipped::find_tool;
 use taskyard_tls::ClientFiles;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::{KeptProgram, deploy_file, tool, write_secret};
+use super::{KeptProgram, deploy_file, write_secret};
 use crate::pool::{CONFIG as POOL_PROGRAMS, config as pool_config};
 use crate::process::{Ran, Running, Serving, TOKEN, binary, run, token_file};
 
@@ -55,7 +56,7 @@ struct ProxiedServer {
 impl ProxiedServer {
     /// Starts both, with a change of our file; `None` where the tests run without nginx.
     fn start(change: impl Fn(String) -> String) -> Option<Self> {
-        let nginx = tool("TASKYARD_NGINX", "/usr/sbin/nginx")?;
+        let nginx = find_tool("TASKYARD_NGINX", "/usr/sbin/nginx")?;
         let folder = tempfile::tempdir().unwrap();
         let token = token_file(folder.path());
         let serving = Serving::folder(&folder.path().join("data"), &["--token-file", &token]);

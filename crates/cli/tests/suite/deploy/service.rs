@@ -7,10 +7,11 @@ use std::process::{Command, Output, Stdio};
 
 use taskyard_testkit::free_port;
 use taskyard_testkit::recorded_output::record;
+use taskyard_testkit::skipped::{find_tool, skip};
 use tempfile::TempDir;
 
 use super::package::Packages;
-use super::{FILES, KeptProgram, children, deploy_file, tool, write_secret};
+use super::{FILES, KeptProgram, children, deploy_file, write_secret};
 use crate::process::{TOKEN, http_post_as, run};
 
 /// The unit with the queue, and that with a pool.
@@ -44,7 +45,7 @@ fn units() -> TempDir {
 
 #[test]
 fn the_units_are_correct_and_expose_little() {
-    let Some(analyze) = tool("TASKYARD_SYSTEMD_ANALYZE", "/usr/bin/systemd-analyze") else {
+    let Some(analyze) = find_tool("TASKYARD_SYSTEMD_ANALYZE", "/usr/bin/systemd-analyze") else {
         return;
     };
     let folder = units();
@@ -115,11 +116,11 @@ struct Machine {
 impl Machine {
     /// Boots it; `None` where that is not possible.
     fn boot(unit: &'static str) -> Option<Self> {
-        tool("TASKYARD_SYSTEMD", "/lib/systemd/systemd")?;
+        find_tool("TASKYARD_SYSTEMD", "/lib/systemd/systemd")?;
         let trial = output(Command::new("unshare").args(TRIAL));
         let group = trial.status.success().then(|| control_group(unit)).flatten();
         let Some(group) = group else {
-            println!("skipped: this machine cannot boot a systemd of its own: {}", text(&trial));
+            skip(format_args!("this machine cannot boot a systemd of its own: {}", text(&trial)));
             return None;
         };
         let folder = tempfile::tempdir().unwrap();

@@ -333,6 +333,8 @@ fn visible_paths(read: &[PathBuf]) -> impl Iterator<Item = &Path> {
 
 #[cfg(test)]
 mod tests {
+    use taskyard_testkit::skipped::skip;
+
     use super::*;
 
     fn isolation(sandbox: Option<Bubblewrap>) -> Isolation {
@@ -358,13 +360,11 @@ mod tests {
         let needed = ["/usr/bin/bwrap", "/usr/bin/unshare"];
         let missing = needed.iter().find(|path| is_missing(path)).map(|path| path.to_string());
         if let Some(why) = missing.or_else(|| nested_namespace(Err("not asked for".into()))) {
-            println!("skipped: no user namespace can be made in a sandbox here: {why}");
-            return;
+            return skip(format_args!("no user namespace can be made in a sandbox here: {why}"));
         }
         let refused = nested_namespace(Ok(())).expect("it is refused");
         if refused.contains("Unknown option") {
-            println!("skipped: this bubblewrap cannot refuse them: {refused}");
-            return;
+            return skip(format_args!("this bubblewrap cannot refuse them: {refused}"));
         }
         assert!(refused.contains("unshare failed: No space left on device"), "{refused}");
     }

@@ -1,11 +1,12 @@
 //! Attacks of programs on the machine and on other programs, each in a sandbox and, where it applies, without one.
 //!
-//! Where bubblewrap does not work, those in a sandbox print "skipped". A fork bomb and links in place of a result
+//! Where bubblewrap does not work, those in a sandbox are skipped. A fork bomb and links in place of a result
 //! are in `hostile`.
 
 use std::fs::File;
 
 use serde_json::Value;
+use taskyard_testkit::skipped::skip;
 
 use crate::fixture::{TestPool, until_gone};
 
@@ -13,7 +14,7 @@ use crate::fixture::{TestPool, until_gone};
 async fn sandboxed(more: &str) -> Option<TestPool> {
     let site = TestPool::new(1, more).await;
     if !site.pool.backends().isolation().has_bubblewrap() {
-        println!("skipped: bubblewrap does not work on this machine");
+        skip("bubblewrap does not work on this machine");
         return None;
     }
     Some(site)
@@ -257,7 +258,7 @@ async fn shared_memory_that_is_mostly_unmapped_is_counted() {
     let Some(site) = sandboxed("limits: {task_memory_bytes_max: 150000000}").await else { return };
     let isolation = site.pool.backends().isolation();
     if isolation.first_uid().is_none() && !isolation.has_control_groups() {
-        return println!("skipped: only root may read that");
+        return skip("only root may read that");
     }
     let (mmap, read, munmap) = (libc::SYS_mmap, libc::SYS_read, libc::SYS_munmap);
     let program = format!(

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use taskyard_pool::{Config, Pool};
+use taskyard_testkit::skipped::skip;
 
 use crate::fixture::{PROGRAMS, TestPool, enable_sandboxes};
 
@@ -54,7 +55,7 @@ async fn a_bubblewrap_that_allows_nested_user_namespaces_is_named() {
     let site = TestPool::new(1, &format!("isolation: {{bubblewrap: '{}'}}", path.display())).await;
     let isolation = site.pool.backends().isolation();
     if !isolation.has_bubblewrap() {
-        println!("skipped: bubblewrap does not work on this machine");
+        skip("bubblewrap does not work on this machine");
         return;
     }
     let gaps = isolation.gaps();

@@ -13,11 +13,11 @@ use taskyard_store::{OpenError, OpenOptions};
 use super::super::SqliteStore;
 use super::super::codec::{Head, RowError};
 use super::super::folder::{
-    MIGRATIONS, create_draft_of, database, draft, row_error, sync_parent, unavailable,
+    MIGRATIONS, create_draft_of, database, draft, restore_mark, row_error, sync_parent, unavailable,
 };
 use super::super::lock::FolderLock;
 use super::super::modes::OURS;
-use super::super::platform::{DataFolder, SystemPlatform};
+use super::super::platform::{Access, DataFolder, SystemPlatform};
 use super::super::seal::Seal;
 use super::super::semaphores;
 use super::format::BackupHeader;
@@ -97,7 +97,10 @@ pub fn restore(
     refuse_used(folder)?;
     work.platform().make_private(&work)?;
     let lock = FolderLock::take(&work)?;
-    let restored = empty(&work).and_then(|()| build(file, &work, now, progress));
+    let restored = empty(&work)
+        .and_then(|()| mark(&work))
+        .and_then(|()| build(file, &work, now, progress))
+        .and_then(|header| unmark(&work).map(|()| header));
     lock.release();
     let restored = restored.and_then(|header| {
         open_once(&work)?;
@@ -160,6 +163,17 @@ fn empty(work: &DataFolder) -> Result<(), RestoreError> {
     ours.retain(|name| name != "taskyard.lock");
     let removed = ours.iter().try_for_each(|name| fs::remove_file(work.join(name)));
     Ok(removed.map_err(&failed)?)
+}
+
+/// Keeps other programs from taking the folder for a store: without its database it looks like a new one.
+fn mark(work: &DataFolder) -> Result<(), RestoreError> {
+    let marked = work.platform().open(&restore_mark(work), Access::Create);
+    Ok(marked.and_then(|_| work.sync()).map_err(unavailable(work))?)
+}
+
+/// The folder has a complete database.
+fn unmark(work: &DataFolder) -> Result<(), RestoreError> {
+    Ok(work.platform().remove(&restore_mark(work)).map_err(unavailable(work))?)
 }
 
 /// Removes the folder of a restore that failed, as far as it belongs to it.

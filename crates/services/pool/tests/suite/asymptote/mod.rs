@@ -6,6 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use taskyard_pool::Config;
+use taskyard_testkit::skipped::skip_without;
 
 use crate::fixture::{self, TestPool};
 
@@ -19,11 +20,9 @@ async fn site() -> Option<TestPool> {
 
 /// The same with so many backends and so many seconds for the longest class.
 async fn site_lasting(backends: u32, seconds: f64) -> Option<TestPool> {
-    let there = std::path::Path::new("/usr/bin/asy").exists();
-    if !there {
-        let embedded = std::env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
-        assert!(embedded, "no Asymptote; run `cargo xtask tools` or set TASKYARD_EMBEDDED=1");
-        println!("skipped: TASKYARD_EMBEDDED is set and there is no Asymptote");
+    let program = "/usr/bin/asy";
+    if !std::path::Path::new(program).exists() {
+        skip_without(program);
         return None;
     }
     let mut config = Config { backends, ..Config::parse(EXAMPLE).unwrap() };

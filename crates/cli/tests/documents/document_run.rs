@@ -1,24 +1,24 @@
-//! Plays a document as its reader would: each block of code in its order, in one folder, and compares what is printed with what the
+//! Runs a document as its reader would: each block of code in its order, in one folder, and compares what is printed with what the
 //! document shows.
 
 use std::any::Any;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use taskyard_testkit::recorded_output::record;
 use taskyard_testkit::server_process::{ServerProcess, shown_iproto};
+use taskyard_testkit::skipped::is_embedded;
 use tempfile::TempDir;
 
 use crate::not_run::is_run_here;
 use crate::page::{CodeBlock, DocumentPage, commands, difference, normalized};
 use crate::process::{Serving, binary};
-use crate::program::Program;
+use crate::program::{EndedProgram, Program};
 
-/// How long a command may need until it prints what the document shows.
+/// How long a command may run, and may be repeated until it prints what the document shows.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The time between two tries of what is repeated until it succeeds.
@@ -31,9 +31,8 @@ const ENVIRONMENT: [&str; 4] = ["PATH", "HOME", "LANG", "TMPDIR"];
 const SERVERS: [&str; 3] = ["taskyard serve", "taskyard pool serve", "taskyard pool gateway"];
 
 /// Commands that run until they are stopped.
-const PROGRAMS: [&str; 8] = [
+const PROGRAMS: [&str; 7] = [
     "python -m taskyard worker",
-    "python -m celery",
     "redis-server",
     "taskyard worker",
     "taskyard sql --database",
@@ -45,11 +44,11 @@ const PROGRAMS: [&str; 8] = [
 /// Those that print nothing before they have something to do.
 const SILENT: [&str; 1] = ["taskyard worker"];
 
-/// A document that is played.
-pub struct Play {
+/// A document that is being run.
+pub struct DocumentRun {
     page: DocumentPage,
-    /// How many blocks were played.
-    played: usize,
+    /// How many of its blocks were passed, run or not.
+    passed: usize,
     server: Option<Serving>,
     programs: Vec<Program>,
     folder: TempDir,
@@ -61,45 +60,48 @@ pub struct Play {
     fixtures: Vec<Box<dyn Any>>,
 }
 
-/// Plays a document. All of its blocks must have been played, unless the steps return nothing because a program is not installed.
+/// Runs a document. All of its blocks must have been run. The steps may return nothing where the tests run without tools.
 #[track_caller]
-pub fn play(name: &str, steps: impl FnOnce(&mut Play) -> Option<()>) {
-    let mut play = Play::new(name);
-    if steps(&mut play).is_some() {
-        let left = play.rest().first().map(|block| block.line);
-        assert_eq!(left, None, "{name}: the block in this line is not run");
+pub fn run_document(name: &str, steps: impl FnOnce(&mut DocumentRun) -> Option<()>) {
+    let mut document = DocumentRun::new(name);
+    if steps(&mut document).is_none() {
+        // What is missing was noted when it was looked for.
+        assert!(is_embedded(), "{name}: its steps ended early");
+        return;
     }
+    let left = document.rest().first().map(|block| block.line);
+    assert_eq!(left, None, "{name}: the block in this line is not run");
 }
 
 /// A test for each document, and the list of these documents.
-macro_rules! plays {
+macro_rules! document_tests {
     ($($test:ident: $page:literal, $steps:expr;)*) => {
-        /// The documents that are played here.
+        /// The documents that are run here.
         pub const PAGES: &[&str] = &[$($page),*];
         $(
             #[test]
             fn $test() {
-                crate::play::play($page, $steps);
+                crate::document_run::run_document($page, $steps);
             }
         )*
     };
 }
-pub(crate) use plays;
+pub(crate) use document_tests;
 
-/// Plays a document of commands on an empty server.
-pub fn commands_on_a_server(play: &mut Play) -> Option<()> {
-    play.serve();
-    play.run_all();
+/// Runs a document of commands on an empty server.
+pub fn commands_on_a_server(document: &mut DocumentRun) -> Option<()> {
+    document.serve();
+    document.run_all();
     Some(())
 }
 
-impl Play {
+impl DocumentRun {
     fn new(name: &str) -> Self {
         let program = PathBuf::from(binary().get_program());
         let programs = program.parent().expect("it is in a folder").to_owned();
-        Play {
+        DocumentRun {
             page: DocumentPage::read(name),
-            played: 0,
+            passed: 0,
             server: None,
             programs: Vec::new(),
             folder: tempfile::tempdir().expect("a folder can be made"),
@@ -144,14 +146,14 @@ impl Play {
         self.path.insert(1, folder.into());
     }
 
-    /// Keeps something for as long as the document is played.
+    /// Keeps something for as long as the document is run.
     pub fn keep(&mut self, fixture: impl Any) {
         self.fixtures.push(Box::new(fixture));
     }
 
-    /// The blocks that are not played yet.
+    /// The blocks that are not run yet.
     fn rest(&self) -> Vec<CodeBlock> {
-        let rest = self.page.blocks[self.played..].iter();
+        let rest = self.page.blocks[self.passed..].iter();
         rest.filter(|block| is_run_here(&self.page.name, block)).cloned().collect()
     }
 
@@ -163,7 +165,7 @@ impl Play {
         let is_expected = languages.contains(&block.language.as_str());
         assert!(is_expected, "{page}:{} is no block of {languages:?}", block.line);
         let at = self.page.blocks.iter().position(|other| other.line == block.line);
-        self.played = at.expect("it is a block of the page") + 1;
+        self.passed = at.expect("it is a block of the page") + 1;
         block.clone()
     }
 
@@ -225,8 +227,8 @@ impl Play {
         let block = self.next(&["console"]);
         for (command, shown) in commands(&block) {
             let shown = part(&shown);
-            self.repeat(|play| {
-                let text = difference(&shown, &part(&play.succeed(&command)))?;
+            self.repeat(|document| {
+                let text = difference(&shown, &part(&document.succeed(&command)))?;
                 Some(format!("{}: {command}\n{text}", block.line))
             });
         }
@@ -234,7 +236,7 @@ impl Play {
 
     /// Repeats this until nothing is missing any more.
     #[track_caller]
-    fn repeat(&self, missing: impl Fn(&Play) -> Option<String>) {
+    fn repeat(&self, missing: impl Fn(&DocumentRun) -> Option<String>) {
         let began = Instant::now();
         while let Some(text) = missing(self) {
             assert!(began.elapsed() < PATIENCE, "{}: {text}", self.page.name);
@@ -255,13 +257,12 @@ impl Play {
         } else if begins(&PROGRAMS) {
             self.start_program(command, shown);
         } else {
-            let ran = self.output(command);
-            let printed = text(&ran);
+            let ended = self.output(command);
             // A refusal is shown as it is printed.
             let is_refused = shown.starts_with("taskyard: ");
             let place = format!("{}:{}: {command}", self.page.name, block.line);
-            assert!(ran.status.success() != is_refused, "{place}: {printed}");
-            self.compare(block, command, shown, &printed);
+            assert!(ended.status.success() != is_refused, "{place}: {}", ended.printed);
+            self.compare(block, command, shown, &ended.printed);
         }
     }
 
@@ -276,16 +277,18 @@ impl Play {
     /// Runs a command that must succeed, and returns what it printed.
     #[track_caller]
     pub fn succeed(&self, command: &str) -> String {
-        let ran = self.output(command);
-        assert!(ran.status.success(), "{}: {command}: {}", self.page.name, text(&ran));
-        text(&ran)
+        let ended = self.output(command);
+        assert!(ended.status.success(), "{}: {command}: {}", self.page.name, ended.printed);
+        ended.printed
     }
 
-    fn output(&self, command: &str) -> Output {
-        let ran = self.shell(&format!("exec 2>&1; {command}")).output();
-        let ran = ran.expect("there is a shell");
-        record("command", &text(&ran));
-        ran
+    #[track_caller]
+    fn output(&self, command: &str) -> EndedProgram {
+        let program = Program::start(&mut self.shell(&format!("exec 2>&1; {command}")));
+        let ended = program.ended(PATIENCE);
+        ended.unwrap_or_else(|printed| {
+            panic!("{}: {command} did not end and printed {printed}", self.page.name)
+        })
     }
 
     /// Starts a server on free ports in place of the one that runs, and compares the lines of its start screen that are shown.
@@ -315,7 +318,9 @@ impl Play {
         if !is_silent {
             let read = program.read_to(PATIENCE, |printed| {
                 let printed = normalized(printed);
-                missing.retain(|line| *line != printed);
+                // A line that is shown twice has to be printed twice.
+                let found = missing.iter().position(|line| *line == printed);
+                found.map(|at| missing.remove(at));
                 missing.is_empty()
             });
             assert_eq!(read, Ok(()), "{}: {command} without {missing:?}", self.page.name);
@@ -325,8 +330,8 @@ impl Play {
 
     /// Asks until the answer is yes.
     #[track_caller]
-    pub fn until(&self, what: &str, is_so: impl Fn(&Play) -> bool) {
-        self.repeat(|play| (!is_so(play)).then(|| format!("never: {what}")));
+    pub fn until(&self, what: &str, is_so: impl Fn(&DocumentRun) -> bool) {
+        self.repeat(|document| (!is_so(document)).then(|| format!("never: {what}")));
     }
 
     /// Waits for a line of the program that was started last.
@@ -428,10 +433,6 @@ fn words(text: &str) -> String {
     words
 }
 
-fn text(ran: &Output) -> String {
-    String::from_utf8_lossy(&ran.stdout).into_owned()
-}
-
 /// The lines of a start screen that a document shows are in it, in their order.
 #[track_caller]
 fn assert_start_screen(shown: &str, server: &Serving, names: &[(String, String)]) {
@@ -466,7 +467,7 @@ fn a_port_is_not_found_inside_another_one() {
 #[test]
 #[should_panic(expected = "not that of the tested server: curl 127.1:7070")]
 fn an_address_in_other_words_does_not_run() {
-    let mut play = Play::new("docs/start.md");
-    play.serve();
-    play.named_as_here("curl 127.1:7070");
+    let mut document = DocumentRun::new("docs/start.md");
+    document.serve();
+    document.named_as_here("curl 127.1:7070");
 }
