@@ -20,6 +20,7 @@ mod history;
 mod judges;
 mod network;
 mod operations;
+mod panics;
 mod plan;
 mod planted;
 mod pool;
