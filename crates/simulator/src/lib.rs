@@ -23,6 +23,7 @@ mod operations;
 mod panics;
 mod plan;
 mod planted;
+mod planted_store;
 mod pool;
 mod remote;
 mod run;
