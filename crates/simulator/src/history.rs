@@ -1,5 +1,6 @@
 //! Records the calls of all clients, their replies and the faults, with virtual times.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -172,14 +173,17 @@ impl History {
         hash.0
     }
 
-    /// The calls and notes as text, one line each. Of more than so many, those in the middle are left out.
+    /// The calls and notes as text, one line each, without routine. Of more than so many, those in the middle are left out.
     pub fn lines(&self, most: usize) -> Vec<String> {
         let time = |moment: Moment| moment.at.since(self.start).as_secs_f64();
         let mut lines: Vec<(u64, String)> = Vec::new();
         for (moment, text) in &self.notes {
             lines.push((moment.number, format!("{:>12.3} s           {text}", time(*moment))));
         }
-        for call in self.calls.iter().filter(|call| !call.is_routine()) {
+        let busy = self.calls.iter().filter(|call| !call.is_about_session());
+        let busy: BTreeSet<u32> = busy.map(|call| call.operation.0).collect();
+        let is_idle = |call: &RecordedCall| !busy.contains(&call.operation.0);
+        for call in self.calls.iter().filter(|call| !call.is_routine() && !is_idle(call)) {
             let ended = call.end.map_or(f64::NAN, time);
             let client = match call.operation {
                 (ADMIN, index) => format!("admin {index}"),
@@ -261,10 +265,19 @@ impl RecordedCall {
             || self.tube().is_some_and(TubeName::is_internal);
         match self.operation.0 {
             ADMIN => is_ack || shows,
+            _ if is_empty && self.is_about_session() => true,
             FIRST_MANAGER..FIRST_CONSUMER => true,
             FIRST_WORKER.. => shows || is_empty || reports,
             _ => false,
         }
+    }
+
+    /// Whether it is a call that every client with a session makes.
+    fn is_about_session(&self) -> bool {
+        matches!(
+            self.command,
+            Command::JoinSession { .. } | Command::LeaveSession { .. } | Command::Deliveries { .. }
+        )
     }
 
     /// Whether the call may have been executed after this moment.

@@ -40,7 +40,7 @@ fn check(
     };
     (!is_whole).then(|| {
         format!(
-            "a {} shows task {} of '{tube}' with the payload {:02x?}, which was never put there",
+            "the reply to a {} shows task {} of '{tube}' with the payload {:02x?}, which was never put there",
             call.command.verb(),
             task.id,
             body.payload()

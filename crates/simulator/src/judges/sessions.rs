@@ -33,7 +33,7 @@ fn check(call: &RecordedCall, task: &Task, left: &FastMap<SessionId, Moment>) ->
     let session = task.session?;
     let end = left.get(&session).filter(|end| **end < call.begin)?;
     Some(format!(
-        "a {} shows that session {session} holds task {}, {:.3} s after its client left it",
+        "the reply to a {} shows that session {session} holds task {}, {:.3} s after its client left it",
         call.command.verb(),
         task.id,
         call.begin.at.since(end.at).as_secs_f64()

@@ -50,6 +50,25 @@ fn planted_faults_of_a_server_that_crashes_often_are_found() {
     check_planted(Scenario::Crashes);
 }
 
+/// Promises that are judged by one judge alone: others find these faults at other seeds, if at all.
+#[test]
+fn planted_faults_are_found_by_their_own_judge() {
+    for (fault, scenario, judge) in [
+        (PlantedFault::CutPayload, Scenario::Memory, "payload"),
+        (PlantedFault::KeepLeftSession, Scenario::Shared, "sessions"),
+        (PlantedFault::HalveEstimates, Scenario::Estimates, "estimates"),
+        (PlantedFault::DropLastFrame, Scenario::Crashes, "damage"),
+        (PlantedFault::SwapWrites, Scenario::Crashes, "damage"),
+    ] {
+        let is_found = |plan: Plan| {
+            let violation = run(&plan, &Mask::default(), Some(fault)).violation;
+            violation.is_some_and(|violation| violation.judge == judge)
+        };
+        let found = short_plans(scenario).take(PLANS_MAX).any(is_found);
+        assert!(found, "{fault:?} is not found by {judge} in {PLANS_MAX} runs");
+    }
+}
+
 /// The first seeds that find them: a run of a pool takes too long to look for them here.
 #[test]
 fn planted_faults_of_a_pool_are_found() {

@@ -29,10 +29,10 @@ fn shrunk(fault: PlantedFault, scenario: Scenario) -> (Plan, Failure) {
 #[test]
 fn a_shrunk_history_is_short_and_fails_again() {
     for (fault, scenario, lines_max) in [
-        (PlantedFault::HalveDelay, Scenario::Memory, 20),
-        (PlantedFault::AcceptStaleAck, Scenario::Shared, 30),
-        (PlantedFault::DropLastFrame, Scenario::Crashes, 30),
-        (PlantedFault::PanicAtTake, Scenario::Memory, 30),
+        (PlantedFault::DropTouch, Scenario::Memory, 40),
+        (PlantedFault::AcceptStaleAck, Scenario::Shared, 40),
+        (PlantedFault::DropLastFrame, Scenario::Crashes, 20),
+        (PlantedFault::PanicAtTake, Scenario::Memory, 40),
     ] {
         let (plan, failure) = shrunk(fault, scenario);
         let lines = failure.lines();
