@@ -11,7 +11,7 @@ use taskyard_store::remote::HEARTBEAT;
 use tokio::time::Instant;
 
 use crate::clock::SimulatedClock;
-use crate::faults::FaultKind;
+use crate::faults::{Fault, FaultKind};
 use crate::history::SharedHistory;
 use crate::network::Network;
 use crate::plan::{Plan, Scenario};
@@ -126,7 +126,9 @@ impl World {
     /// again each second.
     pub fn may_show_old_times(&self) -> bool {
         let (count, ended) = self.full_disk.get();
-        count > 0 || ended.is_some_and(|ended| ended.elapsed() < CLOCK_LAG_MAX)
+        let may_fail = count > 0 || ended.is_some_and(|ended| ended.elapsed() < CLOCK_LAG_MAX);
+        let is_step = |fault: &Fault| matches!(fault.kind, FaultKind::StepClock(..));
+        may_fail && self.plan.faults.iter().any(is_step)
     }
 
     /// Whether a fault can happen now: a server that is not up cannot crash.
