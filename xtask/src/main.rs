@@ -33,7 +33,7 @@ Commands for working on Taskyard.
   cargo xtask test put_many        only the tests whose name contains `put_many`, with all tools
   cargo xtask storm --minutes N    the random tests with new seeds and larger sizes until N minutes are over; --seed N repeats
   cargo xtask simulate [ARGS]      run the simulator for a minute with new seeds: --seed N repeats one, --minutes M,
-                                   --scenario quiet, memory, embedded, shared or network, --planted FAULT, --find-planted
+                                   --scenario NAME, --planted FAULT, --keep LIST, --find-planted
   cargo xtask tidy                 check the rules that a program can check; each violation is printed with its replacement
   cargo xtask tidy --fix           first copy the examples into the documents and drop clean files from the pending list
   cargo xtask tidy --pending       first write xtask/words-pending.txt anew: all files with words to replace

@@ -307,8 +307,9 @@ impl World {
             None => reply.await,
         };
         let reply = reply.map_or(CallReply::Unknown, CallReply::from_result);
+        let is_known = || host.clock.wall_ahead() == ahead && !self.may_show_old_times();
         let shown = match self.storage.shows_wall_time() {
-            true => (host.clock.wall_ahead() == ahead).then_some(ahead),
+            true => is_known().then_some(ahead),
             false => Some(0),
         };
         let part = read(&reply);

@@ -28,6 +28,9 @@ const WORK_MAX: Duration = Duration::from_secs(60);
 /// How long a probing take waits.
 const PROBE_WAIT: Span = Span::from_secs(60);
 
+/// The names of the schedules, which are also the payloads of their tasks.
+pub const SCHEDULES: [&str; 3] = ["daily", "cron", "every"];
+
 /// The calls of the admin, and what it found.
 pub struct FinalPhase {
     world: Rc<World>,

@@ -1,8 +1,7 @@
 //! Records the calls of all clients, their replies and the faults, with virtual times.
 
-use std::collections::hash_map::DefaultHasher;
+use std::collections::BTreeSet;
 use std::fmt::{self, Write};
-use std::hash::Hasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use taskyard_core::{Command, Error, Reply, Timestamp, TubeName};
@@ -166,29 +165,25 @@ impl History {
         self.started.elapsed()
     }
 
-    /// A hash of everything that is recorded.
+    /// A hash of everything that is recorded, the same in every build: FNV-1a with 64 bits.
     pub fn hash(&self) -> u64 {
-        struct Sink(DefaultHasher);
-        impl Write for Sink {
-            fn write_str(&mut self, text: &str) -> fmt::Result {
-                self.0.write(text.as_bytes());
-                Ok(())
-            }
-        }
-        let mut sink = Sink(DefaultHasher::new());
-        // A hasher accepts everything.
-        let _ = write!(sink, "{:?}{:?}{:?}", self.calls, self.windows, self.notes);
-        sink.0.finish()
+        let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
+        // A hash accepts everything.
+        let _ = write!(hash, "{:?}{:?}{:?}", self.calls, self.windows, self.notes);
+        hash.0
     }
 
-    /// The calls and notes as text, one line each, at most so many.
+    /// The calls and notes as text, one line each, without routine. Of more than so many, those in the middle are left out.
     pub fn lines(&self, most: usize) -> Vec<String> {
         let time = |moment: Moment| moment.at.since(self.start).as_secs_f64();
         let mut lines: Vec<(u64, String)> = Vec::new();
         for (moment, text) in &self.notes {
             lines.push((moment.number, format!("{:>12.3} s           {text}", time(*moment))));
         }
-        for call in self.calls.iter().filter(|call| !call.is_routine()) {
+        let busy = self.calls.iter().filter(|call| !call.is_about_session());
+        let busy: BTreeSet<u32> = busy.map(|call| call.operation.0).collect();
+        let is_idle = |call: &RecordedCall| !busy.contains(&call.operation.0);
+        for call in self.calls.iter().filter(|call| !call.is_routine() && !is_idle(call)) {
             let ended = call.end.map_or(f64::NAN, time);
             let client = match call.operation {
                 (ADMIN, index) => format!("admin {index}"),
@@ -209,12 +204,29 @@ impl History {
             lines.push((call.begin.number, text));
         }
         lines.sort();
-        let left_out = lines.len().saturating_sub(most);
-        let mut shown: Vec<String> = lines.into_iter().take(most).map(|line| line.1).collect();
-        if left_out > 0 {
-            shown.push(format!("... and {left_out} more lines"));
+        leave_out(lines.into_iter().map(|line| line.1).collect(), most)
+    }
+}
+
+/// Shows the first lines, and most of those at the end, where a promise is broken.
+fn leave_out(mut lines: Vec<String>, most: usize) -> Vec<String> {
+    let count = lines.len().saturating_sub(most);
+    if count > 0 {
+        let begin = most / 5;
+        lines.splice(begin..begin + count, [format!("... {count} lines are left out ...")]);
+    }
+    lines
+}
+
+/// FNV-1a with 64 bits.
+struct Fnv(u64);
+
+impl Write for Fnv {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
-        shown
+        Ok(())
     }
 }
 
@@ -253,10 +265,19 @@ impl RecordedCall {
             || self.tube().is_some_and(TubeName::is_internal);
         match self.operation.0 {
             ADMIN => is_ack || shows,
+            _ if is_empty && self.is_about_session() => true,
             FIRST_MANAGER..FIRST_CONSUMER => true,
             FIRST_WORKER.. => shows || is_empty || reports,
             _ => false,
         }
+    }
+
+    /// Whether it is a call that every client with a session makes.
+    fn is_about_session(&self) -> bool {
+        matches!(
+            self.command,
+            Command::JoinSession { .. } | Command::LeaveSession { .. } | Command::Deliveries { .. }
+        )
     }
 
     /// Whether the call may have been executed after this moment.
@@ -270,5 +291,32 @@ impl RecordedCall {
             (CallReply::Replied(reply), Some(end)) => Some((reply, end)),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_long_history_is_shown() {
+        let lines = |count: u32| leave_out((0..count).map(|line| line.to_string()).collect(), 10);
+        assert_eq!(lines(10).len(), 10);
+        let shown = ["0", "1", "... 15 lines are left out ...", "17", "18"];
+        assert_eq!(lines(25)[..5], shown);
+        assert_eq!(lines(25).last().map(String::as_str), Some("24"));
+    }
+
+    /// The values of the definition of FNV-1a.
+    #[test]
+    fn the_hash_is_the_same_in_every_build() {
+        let hash = |text| {
+            let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
+            hash.write_str(text).expect("a hash accepts everything");
+            hash.0
+        };
+        assert_eq!(hash(""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(hash("a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(hash("foobar"), 0x8594_4171_f739_67e8);
     }
 }

@@ -6,6 +6,10 @@
 //!
 //! No thread, socket, file, sleep or system time is used in a run. Start reading at `run`, then `client` and `judges`.
 
+// Random indexes are drawn from as many bits as an address has.
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("the same seed gives the same history on machines with 64 bits only");
+
 mod client;
 mod client_admin;
 mod clock;
@@ -20,8 +24,10 @@ mod history;
 mod judges;
 mod network;
 mod operations;
+mod panics;
 mod plan;
 mod planted;
+mod planted_store;
 mod pool;
 mod remote;
 mod run;

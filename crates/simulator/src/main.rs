@@ -1,9 +1,15 @@
 //! Runs seeds until a time is over or one fails: `cargo xtask simulate`.
 
+mod find_planted;
+mod totals;
+
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use taskyard_simulator::{Mask, Plan, PlantedFault, RunReport, Scenario, run, shrink};
+
+use find_planted::find_planted;
+use totals::{ScenarioTotals, print};
 
 /// As in the binary of the server.
 #[global_allocator]
@@ -11,8 +17,6 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// How often progress is shown.
 const PROGRESS: Duration = Duration::from_secs(10);
-/// A pool is simulated for every n-th seed, unless it is named.
-const POOL_EVERY: u64 = 8;
 /// How long a failing run is made smaller.
 const SHRINK: Duration = Duration::from_secs(60);
 
@@ -22,39 +26,33 @@ struct SimulateOptions {
     time: Duration,
     scenario: Option<Scenario>,
     planted: Option<(PlantedFault, Scenario)>,
+    keep: Option<String>,
     is_search: bool,
-}
-
-/// What all runs did together.
-#[derive(Default)]
-struct Totals {
-    seeds: u64,
-    simulated: Duration,
-    crashes: u64,
-    recoveries: u64,
-    faults: u64,
-    commands: u64,
 }
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let options = match parse(&args) {
-        Ok(options) => options,
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::from(2);
+    let done = parse(&args).and_then(|options| {
+        if options.is_search {
+            return Ok(find_planted(options.scenario));
         }
-    };
-    if options.is_search {
-        return find_planted(options.scenario);
-    }
-    simulate(&options)
+        simulate(&options)
+    });
+    done.unwrap_or_else(|error| {
+        eprintln!("{error}");
+        ExitCode::from(2)
+    })
 }
 
 fn parse(args: &[String]) -> Result<SimulateOptions, String> {
-    let time = Duration::from_secs(60);
-    let mut options =
-        SimulateOptions { seed: None, time, scenario: None, planted: None, is_search: false };
+    let mut options = SimulateOptions {
+        seed: None,
+        time: Duration::from_secs(60),
+        scenario: None,
+        planted: None,
+        keep: None,
+        is_search: false,
+    };
     let mut args = args.iter();
     let mut has_time = false;
     while let Some(name) = args.next() {
@@ -75,10 +73,11 @@ fn parse(args: &[String]) -> Result<SimulateOptions, String> {
             "--planted" => {
                 options.planted = Some(PlantedFault::from_name(value).ok_or_else(wrong)?)
             }
+            "--keep" => options.keep = Some(value.clone()),
             _ => {
+                let scenarios = Scenario::ALL.map(Scenario::name).join("|");
                 return Err(format!(
-                    "no such option: {name}; use --seed N, --minutes M, --scenario quiet|memory|embedded|crashes|shared|network|workers|estimates|pool, --planted FAULT or \
-                     --find-planted"
+                    "no such option: {name}; use --seed N, --minutes M, --scenario {scenarios}, --planted FAULT, --keep LIST or --find-planted"
                 ));
             }
         }
@@ -87,106 +86,103 @@ fn parse(args: &[String]) -> Result<SimulateOptions, String> {
     if options.seed.is_some() && !has_time {
         options.time = Duration::ZERO;
     }
+    let is_one = options.time.is_zero() && scenarios(&options).len() == 1;
+    if options.keep.is_some() && !is_one {
+        return Err("`--keep` needs `--seed` and `--scenario`, and no `--minutes`".into());
+    }
     Ok(options)
 }
 
-fn simulate(options: &SimulateOptions) -> ExitCode {
-    let fresh = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let first = options.seed.unwrap_or(fresh * 1_000_000);
+/// Runs seeds of all scenarios, of each one after the other, so that each gets its share of the time.
+fn simulate(options: &SimulateOptions) -> Result<ExitCode, String> {
+    let first = options.seed.unwrap_or_else(fresh_seed);
     println!("first seed {first}");
+    let planted = options.planted.map(|(fault, _)| fault);
     let (begun, mut shown) = (Instant::now(), Instant::now());
-    let mut totals = Totals::default();
-    for seed in first.. {
-        for scenario in scenarios(options, seed) {
-            let plan = Plan::draw(seed, scenario);
-            let planted = options.planted.map(|(fault, _)| fault);
-            let report = run(&plan, &Mask::default(), planted);
-            totals.add(&report);
-            if options.seed.is_some() && options.time.is_zero() {
-                println!("history of {} {:016x}", scenario.name(), report.history.hash());
-            }
-            if let Some(failure) = shrink(&plan, planted, report, SHRINK) {
-                print!("{failure}");
-                totals.print(begun.elapsed());
-                return ExitCode::FAILURE;
-            }
+    let mut all: Vec<ScenarioTotals> = scenarios(options)
+        .into_iter()
+        .map(|scenario| ScenarioTotals::new(scenario, first))
+        .collect();
+    while begun.elapsed() < options.time || all.iter().any(|totals| totals.seeds == 0) {
+        let Some(next) = all.iter_mut().min_by_key(|totals| totals.share()) else { break };
+        let plan = Plan::draw(next.next_seed, next.scenario);
+        let mask = match &options.keep {
+            Some(kept) => Mask::keeping(&plan, kept).ok_or("`--keep` names no part of this run")?,
+            None => Mask::default(),
+        };
+        let report = next.time(|| run(&plan, &mask, planted));
+        if options.seed.is_some() && options.time.is_zero() {
+            println!("history of {} {:016x}", next.scenario.name(), report.history.hash());
         }
-        totals.seeds += 1;
+        if !passes(&plan, &mask, planted, report) {
+            print(&all, begun.elapsed());
+            return Ok(ExitCode::FAILURE);
+        }
         if shown.elapsed() > PROGRESS {
             shown = Instant::now();
-            totals.print(begun.elapsed());
-        }
-        if begun.elapsed() >= options.time {
-            break;
+            print(&all, begun.elapsed());
         }
     }
-    totals.print(begun.elapsed());
-    ExitCode::SUCCESS
+    print(&all, begun.elapsed());
+    Ok(ExitCode::SUCCESS)
 }
 
-fn scenarios(options: &SimulateOptions, seed: u64) -> Vec<Scenario> {
+/// Shows a failing run.
+fn passes(plan: &Plan, mask: &Mask, planted: Option<PlantedFault>, report: RunReport) -> bool {
+    let failure = shrink(plan, mask, planted, report, SHRINK);
+    if let Some(failure) = &failure {
+        print!("{failure}");
+    }
+    failure.is_none()
+}
+
+fn scenarios(options: &SimulateOptions) -> Vec<Scenario> {
     match (options.scenario, options.planted) {
         (Some(scenario), _) | (None, Some((_, scenario))) => vec![scenario],
-        (None, None) => {
-            // A pool takes much longer than the others.
-            let is_due = |scenario: &Scenario| match scenario {
-                Scenario::Quiet | Scenario::Crashes => false,
-                Scenario::Pool => seed.is_multiple_of(POOL_EVERY),
-                _ => true,
-            };
-            Scenario::ALL.into_iter().filter(is_due).collect()
-        }
+        (None, None) => Scenario::ALL.to_vec(),
     }
 }
 
-/// Prints for each planted fault, or for those of one scenario, how long it takes to find it, as rows of a table.
-fn find_planted(only: Option<Scenario>) -> ExitCode {
-    let mut is_missed = false;
-    let faults = PlantedFault::ALL.into_iter();
-    for (fault, scenario) in faults.filter(|(_, of)| only.is_none_or(|only| *of == only)) {
-        let begun = Instant::now();
-        let found =
-            (0..).take_while(|_| begun.elapsed() < Duration::from_secs(60)).find_map(|seed| {
-                // The same plans as in the tests.
-                let is_used = |plan: &Plan| scenario == Scenario::Pool || plan.is_short();
-                let plan = Some(Plan::draw(seed, scenario)).filter(is_used)?;
-                let report = run(&plan, &Mask::default(), Some(fault));
-                report.violation.map(|violation| (seed, violation))
-            });
-        let (name, seconds) = (scenario.name(), begun.elapsed().as_secs_f64());
-        is_missed |= found.is_none();
-        match found {
-            Some((seed, violation)) => {
-                println!("| `{fault:?}` | {name} | {} | {seed} | {seconds:.2} |", violation.judge);
-                eprintln!("  {}", violation.sentence);
-            }
-            None => println!("| `{fault:?}` | {name} | not found | | {seconds:.2} |"),
-        }
-    }
-    if is_missed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+/// A seed that follows from the time: two runs have no seed in common, also if they begin one after the other.
+fn fresh_seed() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    mixed(since.as_nanos() as u64) >> 1
 }
 
-impl Totals {
-    fn add(&mut self, report: &RunReport) {
-        self.simulated += report.simulated;
-        self.crashes += report.crashes;
-        self.recoveries += report.recoveries;
-        self.faults += report.faults;
-        self.commands += report.commands;
+/// The finalizer of SplitMix64.
+const fn mixed(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fresh seed was a multiple of a million seconds, so two runs within a million seeds of each other shared seeds, and it had always
+    /// the same remainders.
+    #[test]
+    fn fresh_seeds_have_all_remainders_and_are_far_from_each_other() {
+        let mut seeds: Vec<u64> =
+            (0..1_000).map(|second| mixed(second * 1_000_000_000) >> 1).collect();
+        for remainder in 0..8 {
+            let count = seeds.iter().filter(|seed| **seed % 8 == remainder).count();
+            assert!((90..160).contains(&count), "{count} of 1000 have the remainder {remainder}");
+        }
+        seeds.sort_unstable();
+        assert!(seeds.windows(2).all(|pair| pair[1] - pair[0] > 1_000_000));
     }
 
-    fn print(&self, elapsed: Duration) {
-        let seconds = elapsed.as_secs_f64();
-        println!(
-            "{} seeds, {:.1} simulated hours, {} crashes, {} recoveries, {} faults, {} commands, {:.0} recoveries/s, {:.0} commands/s, {seconds:.1} s",
-            self.seeds,
-            self.simulated.as_secs_f64() / 3_600.0,
-            self.crashes,
-            self.recoveries,
-            self.faults,
-            self.commands,
-            self.recoveries as f64 / seconds,
-            self.commands as f64 / seconds
-        );
+    #[test]
+    fn what_is_kept_is_of_one_run() {
+        let parse = |text: &str| {
+            let args: Vec<String> = text.split(' ').map(str::to_owned).collect();
+            super::parse(&args).is_ok()
+        };
+        assert!(parse("--scenario shared --seed 3 --keep 0.1"));
+        assert!(!parse("--seed 3 --keep 0.1"));
+        assert!(!parse("--scenario shared --keep 0.1"));
+        assert!(!parse("--scenario shared --seed 3 --minutes 1 --keep 0.1"));
     }
 }

@@ -17,6 +17,7 @@ use crate::network::{ClientNetwork, Network, Protocol, StreamEnd, host};
 use crate::operations::{packed, read_payload};
 use crate::plan::stream;
 use crate::planted::PlantedFault;
+use crate::planted_store::halve_estimates;
 use crate::workers::Freezer;
 use crate::world::World;
 
@@ -76,7 +77,11 @@ impl World {
         command: Command,
     ) -> Option<Result<Reply>> {
         if self.network.is_none() {
-            return self.servers[server].engine().execute(vec![command]).await.pop();
+            let mut reply = self.servers[server].engine().execute(vec![command]).await.pop();
+            if self.planted == Some(PlantedFault::HalveEstimates) {
+                halve_estimates(&mut reply);
+            }
+            return reply;
         }
         let client = self.client(client, server);
         match packed_command(command) {

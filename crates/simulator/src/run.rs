@@ -13,6 +13,7 @@ use crate::faults::run_fault;
 use crate::final_phase::{Facts, FinalPhase};
 use crate::history::History;
 use crate::judges::{HeldEstimates, Violation, count_estimates, judge};
+use crate::panics::{caught, noting};
 use crate::plan::{Mask, Plan, Scenario};
 use crate::planted::PlantedFault;
 use crate::world::World;
@@ -42,17 +43,24 @@ pub struct RunReport {
     pub commands: u64,
 }
 
-/// Runs a plan without what the mask leaves out, and judges it.
+/// Runs a plan without what the mask leaves out, and judges it. A panic of anything in it is a violation.
 pub fn run(plan: &Plan, mask: &Mask, planted: Option<PlantedFault>) -> RunReport {
     // The engine draws the seeds of its ticks from the generator of the thread.
     fastrand::seed(plan.seed);
-    if let Some(pool) = &plan.pool {
-        return crate::pool::run(plan, pool, mask, planted);
+    let (report, panicked) = noting(|| match &plan.pool {
+        Some(pool) => crate::pool::run(plan, pool, mask, planted),
+        None => run_servers(plan, mask, planted),
+    });
+    let mut report = report.unwrap_or_else(|_| RunReport::empty(plan));
+    if let Some(text) = panicked {
+        report.violation = Some(Violation::new("panic", text));
     }
+    report
+}
+
+fn run_servers(plan: &Plan, mask: &Mask, planted: Option<PlantedFault>) -> RunReport {
     let runtime = simulated_runtime();
     let (world, facts, is_stuck) = runtime.block_on(simulate(plan, mask, planted));
-    let open_failure = world.open_failure.take();
-    let panicked = world.servers.iter().position(|server| server.has_panicked());
     let (simulated, crashes, recoveries, faults) = {
         let _guard = runtime.enter();
         let crashes = world.crashes.get() + world.storage.start_crashes();
@@ -62,13 +70,10 @@ pub fn run(plan: &Plan, mask: &Mask, planted: Option<PlantedFault>) -> RunReport
     let history = world.history.replace(runtime.block_on(async { History::new(plan.start) }));
     let evidence = Evidence::new(plan, &history, &facts);
     let estimates = count_estimates(&evidence).unwrap_or_default();
-    let violation = match (panicked, is_stuck) {
-        _ if open_failure.is_some() => {
-            Some(Violation::new("damage", open_failure.unwrap_or_default()))
-        }
-        (Some(server), _) => Some(Violation::new("panic", format!("server {server} panicked"))),
-        (_, true) => Some(Violation::new("liveness", "the clients did not end in time".into())),
-        _ => judge(&evidence),
+    let violation = match (world.open_failure.take(), is_stuck) {
+        (Some(failure), _) => Some(Violation::new("damage", failure)),
+        (None, true) => Some(Violation::new("liveness", "the clients did not end in time".into())),
+        (None, false) => judge(&evidence),
     };
     drop(evidence);
     let commands = history.calls.len() as u64;
@@ -82,6 +87,24 @@ pub fn run(plan: &Plan, mask: &Mask, planted: Option<PlantedFault>) -> RunReport
         recoveries,
         faults,
         commands,
+    }
+}
+
+impl RunReport {
+    /// The report of a run that did not get anywhere.
+    fn empty(plan: &Plan) -> Self {
+        let history = simulated_runtime().block_on(async { History::new(plan.start) });
+        RunReport {
+            history,
+            facts: Facts::default(),
+            violation: None,
+            estimates: HeldEstimates::default(),
+            simulated: Duration::ZERO,
+            crashes: 0,
+            recoveries: 0,
+            faults: 0,
+            commands: 0,
+        }
     }
 }
 
@@ -101,11 +124,18 @@ async fn simulate(
     if world.open_failure.borrow().is_some() {
         return (world, Facts::default(), true);
     }
+    let (facts, is_stuck) = caught(play(&world, mask)).await.unwrap_or_default();
+    (world, facts, is_stuck)
+}
+
+/// Lets clients, workers and faults do what they do, and ends the run; also whether that took too long.
+async fn play(world: &Rc<World>, mask: &Mask) -> (Facts, bool) {
+    let plan = &world.plan;
     let mask = Rc::new(mask.clone());
     let mut admin = FinalPhase::new(world.clone());
     if tokio::time::timeout(PREPARE_MAX, admin.prepare()).await.is_err() {
         admin.facts.late = Some("a tube could not be created within an hour".into());
-        return (world, admin.facts, true);
+        return (admin.facts, true);
     }
     world.start_workers();
     let mut tasks: Vec<JoinHandle<()>> = Vec::new();
@@ -140,5 +170,5 @@ async fn simulate(
             admin.facts.late = Some("a call after the faults got no reply within a day".into());
         }
     }
-    (world, admin.facts, is_stuck)
+    (admin.facts, is_stuck)
 }

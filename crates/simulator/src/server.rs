@@ -33,7 +33,6 @@ struct ServerProcess {
     /// Its other tasks, which are stopped while it is frozen and end with it.
     tasks: RefCell<Vec<AbortHandle>>,
     stopped: RefCell<Vec<Waker>>,
-    has_panicked: Cell<bool>,
 }
 
 impl SimulatedServer {
@@ -81,11 +80,6 @@ impl SimulatedServer {
     /// Whether it did not crash.
     pub fn is_up(&self) -> bool {
         self.process.borrow().task.borrow().is_some()
-    }
-
-    /// Whether its process ended by a panic, which is a failure of the run.
-    pub fn has_panicked(&self) -> bool {
-        self.process.borrow().has_panicked.get()
     }
 
     /// Ends its process at once. Returns whether there was one.
@@ -153,10 +147,8 @@ impl Future for ProcessTask {
             return Poll::Pending;
         }
         let polled = catch_unwind(AssertUnwindSafe(|| self.work.as_mut().poll(cx)));
-        polled.unwrap_or_else(|_| {
-            self.process.has_panicked.set(true);
-            Poll::Ready(())
-        })
+        // A panic is a violation of the run: see `panics`.
+        polled.unwrap_or(Poll::Ready(()))
     }
 }
 
@@ -175,7 +167,6 @@ impl Future for SteppedProcess {
         let Some(task) = slot.as_mut() else { return Poll::Ready(()) };
         let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(task).poll(cx)));
         polled.unwrap_or_else(|_| {
-            self.0.has_panicked.set(true);
             *slot = None;
             Poll::Ready(())
         })

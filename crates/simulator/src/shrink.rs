@@ -11,13 +11,18 @@ use crate::run::{RunReport, run};
 
 /// How many lines of a history are shown.
 const LINES_MAX: usize = 200;
+/// What the number of a fault begins with in what is kept.
+const FAULT: &str = "fault:";
+/// The text of a run of which nothing is kept.
+const NOTHING: &str = "nothing";
 
 /// A failing run, as small as it could be made.
 pub struct Failure {
     plan: Plan,
+    planted: Option<PlantedFault>,
     violation: Violation,
+    mask: Mask,
     lines: Vec<String>,
-    left_out: (usize, usize),
 }
 
 impl Failure {
@@ -25,15 +30,35 @@ impl Failure {
     pub fn violation(&self) -> &Violation {
         &self.violation
     }
+
+    /// The history of the smallest run.
+    pub fn lines(&self) -> &[String] {
+        &self.lines
+    }
+
+    /// What the smallest run does, as [`Mask::keeping`] reads it.
+    pub fn kept(&self) -> String {
+        self.mask.kept(&self.plan)
+    }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (seed, scenario) = (self.plan.seed, self.plan.scenario.name());
+        let (seed, scenario, violation) =
+            (self.plan.seed, self.plan.scenario.name(), &self.violation);
+        let planted =
+            self.planted.map_or_else(String::new, |fault| format!(" --planted {fault:?}"));
+        let command = format!("cargo xtask simulate --scenario {scenario} --seed {seed}{planted}");
         writeln!(f, "seed {seed} of scenario {scenario} breaks a promise")?;
-        writeln!(f, "  {}", self.violation)?;
-        writeln!(f, "  repeat with: cargo xtask simulate --scenario {scenario} --seed {seed}")?;
-        let (operations, faults) = self.left_out;
+        writeln!(f, "  {violation}")?;
+        writeln!(f, "  repeat with: {command}")?;
+        writeln!(f, "  only this history: {command} --keep {}", self.kept())?;
+        writeln!(
+            f,
+            "  when it is understood, add its story to crates/simulator/tests/regressions.txt:"
+        )?;
+        writeln!(f, "{scenario} {seed} {violation}")?;
+        let (operations, faults) = (self.mask.operations.len(), self.mask.faults.len());
         writeln!(
             f,
             "  history without {operations} operations and {faults} faults that are not needed for it:"
@@ -42,25 +67,61 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Makes a failing run smaller for at most so long.
+impl Mask {
+    /// Leaves out everything but this: numbers of operations, such as `0.17`, and of faults, such as `fault:3`, or `nothing`.
+    pub fn keeping(plan: &Plan, kept: &str) -> Option<Self> {
+        let operations = all_operations(plan).into_iter().collect();
+        let mut mask = Mask { operations, faults: (0..plan.fault_count()).collect() };
+        for part in kept.split(',').filter(|part| *part != NOTHING) {
+            let is_known = match (part.strip_prefix(FAULT), part.split_once('.')) {
+                (Some(fault), _) => mask.faults.remove(&fault.parse().ok()?),
+                (None, Some((client, index))) => {
+                    mask.operations.remove(&(client.parse().ok()?, index.parse().ok()?))
+                }
+                (None, None) => false,
+            };
+            is_known.then_some(())?;
+        }
+        Some(mask)
+    }
+
+    /// What it does not leave out.
+    fn kept(&self, plan: &Plan) -> String {
+        let operations = all_operations(plan).into_iter();
+        let operations = operations.filter(|number| !self.operations.contains(number));
+        let faults = (0..plan.fault_count()).filter(|index| !self.faults.contains(index));
+        let mut parts: Vec<String> =
+            operations.map(|(client, index)| format!("{client}.{index}")).collect();
+        parts.extend(faults.map(|index| format!("{FAULT}{index}")));
+        if parts.is_empty() { NOTHING.into() } else { parts.join(",") }
+    }
+}
+
+fn all_operations(plan: &Plan) -> Vec<OperationNumber> {
+    let of_client = |client| (0..plan.operations).map(move |index| (client, index));
+    (0..plan.clients).flat_map(of_client).collect()
+}
+
+/// Makes a failing run, which leaves out what this mask says, smaller for at most so long.
 pub fn shrink(
     plan: &Plan,
+    mask: &Mask,
     planted: Option<PlantedFault>,
     report: RunReport,
     most: Duration,
 ) -> Option<Failure> {
     let violation = report.violation?;
     let begun = Instant::now();
-    let mut smallest = (Mask::default(), violation.clone(), report.history);
+    let mut smallest = (mask.clone(), violation.clone(), report.history);
     let fails = |mask: &Mask| {
         let report = run(plan, mask, planted);
         let violation = report.violation.filter(|found| found.judge == violation.judge)?;
         Some((mask.clone(), violation, report.history))
     };
     let mut faults: Vec<usize> = (0..plan.fault_count()).collect();
-    let mut operations: Vec<OperationNumber> = (0..plan.clients)
-        .flat_map(|client| (0..plan.operations).map(move |index| (client, index)))
-        .collect();
+    faults.retain(|index| !mask.faults.contains(index));
+    let mut operations = all_operations(plan);
+    operations.retain(|number| !mask.operations.contains(number));
     let mut size = operations.len().max(1);
     while begun.elapsed() < most {
         let before = smallest.0.clone();
@@ -82,8 +143,8 @@ pub fn shrink(
         size = (size / 2).max(1);
     }
     let (mask, violation, history) = smallest;
-    let left_out = (mask.operations.len(), mask.faults.len());
-    Some(Failure { plan: plan.clone(), violation, lines: history.lines(LINES_MAX), left_out })
+    let lines = history.lines(LINES_MAX);
+    Some(Failure { plan: plan.clone(), planted, violation, mask, lines })
 }
 
 /// Removes the parts of this size that can be left out.
@@ -101,7 +162,22 @@ fn drop_parts<T: Copy>(all: &mut Vec<T>, size: usize, mut can_drop: impl FnMut(&
 
 #[cfg(test)]
 mod tests {
-    use super::drop_parts;
+    use super::*;
+    use crate::plan::Scenario;
+
+    #[test]
+    fn what_is_kept_is_read_back() {
+        let plan = Plan::draw(3, Scenario::Shared);
+        let all = Mask::default().kept(&plan);
+        for text in [all.as_str(), "0.1,1.0", "nothing"] {
+            let mask = Mask::keeping(&plan, text).expect("it names parts of the run");
+            assert_eq!(mask.kept(&plan), text);
+        }
+        assert_eq!(Mask::keeping(&plan, &all), Some(Mask::default()));
+        for wrong in ["", "0", "x.1", "99.0", "fault:99", "fault:x"] {
+            assert_eq!(Mask::keeping(&plan, wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn only_what_is_needed_is_left() {

@@ -11,7 +11,7 @@ use taskyard_store::remote::HEARTBEAT;
 use tokio::time::Instant;
 
 use crate::clock::SimulatedClock;
-use crate::faults::FaultKind;
+use crate::faults::{Fault, FaultKind};
 use crate::history::SharedHistory;
 use crate::network::Network;
 use crate::plan::{Plan, Scenario};
@@ -19,6 +19,9 @@ use crate::planted::PlantedFault;
 use crate::server::SimulatedServer;
 use crate::storage::Storage;
 use crate::workers::Workers;
+
+/// How long after a full disk a server may need to follow its wall clock.
+const CLOCK_LAG_MAX: Duration = Duration::from_secs(3);
 
 /// Everything of one run.
 pub struct World {
@@ -38,6 +41,8 @@ pub struct World {
     pub faults: Cell<u64>,
     /// How many faults are not over yet.
     pub faults_left: Cell<usize>,
+    /// How many faults fill the disk, and when the latest one ended.
+    full_disk: Cell<(u32, Option<Instant>)>,
     /// Why a store could not be opened although its disk works.
     pub open_failure: RefCell<Option<String>>,
     /// What connects clients to servers, if they do not call the engines.
@@ -64,6 +69,7 @@ impl World {
             recoveries: Cell::new(0),
             faults: Cell::new(0),
             faults_left: Cell::new(0),
+            full_disk: Cell::default(),
             open_failure: RefCell::default(),
             network: plan.scenario.has_network().then(|| Network::new(plan, planted)),
             clients: RefCell::default(),
@@ -116,6 +122,15 @@ impl World {
         self.servers[server].crash()
     }
 
+    /// Whether a server may still show times by its wall clock as it was before that was set: it must store that first, and tries
+    /// again each second.
+    pub fn may_show_old_times(&self) -> bool {
+        let (count, ended) = self.full_disk.get();
+        let may_fail = count > 0 || ended.is_some_and(|ended| ended.elapsed() < CLOCK_LAG_MAX);
+        let is_step = |fault: &Fault| matches!(fault.kind, FaultKind::StepClock(..));
+        may_fail && self.plan.faults.iter().any(is_step)
+    }
+
     /// Whether a fault can happen now: a server that is not up cannot crash.
     pub fn can_begin(&self, kind: FaultKind) -> bool {
         match kind {
@@ -142,6 +157,7 @@ impl World {
             FaultKind::CrashWorker(worker) => self.workers.crash(worker),
             FaultKind::StopWorker(worker) => self.workers.stop(worker),
             FaultKind::FreezeWorker(worker) => self.workers.freeze(worker, true),
+            FaultKind::FullDisk => self.full_disk.update(|(count, ended)| (count + 1, ended)),
             _ => {}
         }
         self.faults.set(self.faults.get() + 1);
@@ -164,6 +180,9 @@ impl World {
             }
             FaultKind::FreezeServer(server) => self.servers[server].freeze(false),
             FaultKind::FreezeWorker(worker) => self.workers.freeze(worker, false),
+            FaultKind::FullDisk => {
+                self.full_disk.update(|(count, _)| (count - 1, Some(Instant::now())));
+            }
             FaultKind::CrashWorker(worker) | FaultKind::StopWorker(worker) => {
                 self.start_worker(worker);
             }

@@ -148,6 +148,13 @@ impl FileContent {
         }
     }
 
+    /// Makes everything durable but the page that was written first last: the disk writes it after the sync.
+    pub fn sync_before_latest(&mut self) {
+        let latest = self.dirty.pop();
+        self.sync();
+        self.dirty.extend(latest);
+    }
+
     /// Lets the next sync be lost with the process.
     pub fn note_undo(&mut self) {
         self.undo = Some(self.durable.clone());

@@ -41,6 +41,8 @@ pub struct DiskFaults {
     pub is_read_only: bool,
     /// What syncs do not do, for planted faults.
     pub missing_sync: Option<MissingSync>,
+    /// Changes what is read of a file at a start, for planted faults.
+    pub change_read: Option<fn(&Path, &mut [u8])>,
 }
 
 /// A sync that the store is believed to make and does not.
@@ -54,6 +56,8 @@ pub enum MissingSync {
     Folder,
     /// Of all files, if it fails: the error is not noticed.
     Failed,
+    /// Of the latest page of files with this in their name: its write is swapped with the sync after it.
+    Swapped(&'static str),
 }
 
 impl Default for DiskFaults {
@@ -66,6 +70,7 @@ impl Default for DiskFaults {
             bytes_max: u64::MAX,
             is_read_only: false,
             missing_sync: None,
+            change_read: None,
         }
     }
 }
@@ -136,6 +141,10 @@ struct OpenFile {
 impl DiskFaults {
     fn is_skipped(&self, path: &Path) -> bool {
         matches!(self.missing_sync, Some(MissingSync::File(name)) if path.to_string_lossy().contains(name))
+    }
+
+    fn is_swapped(&self, path: &Path) -> bool {
+        matches!(self.missing_sync, Some(MissingSync::Swapped(name)) if path.to_string_lossy().contains(name))
     }
 
     fn is_undone(&self, path: &Path) -> bool {
@@ -431,7 +440,11 @@ impl OpenFile {
             if state.faults.is_undone(&self.path) {
                 content.note_undo();
             }
-            content.sync();
+            if state.faults.is_swapped(&self.path) {
+                content.sync_before_latest();
+            } else {
+                content.sync();
+            }
             Ok(())
         })
     }

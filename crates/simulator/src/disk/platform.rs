@@ -74,7 +74,11 @@ impl Platform for SimulatedPlatform {
             Ok(file) => file
                 .with(|state, content| {
                     state.fail(state.faults.read_error)?;
-                    Ok(content.start(bytes_max))
+                    let mut bytes = content.start(bytes_max);
+                    if let Some(change) = state.faults.change_read {
+                        change(path, &mut bytes);
+                    }
+                    Ok(bytes)
                 })
                 .map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -2,6 +2,7 @@
 
 mod attempts;
 mod capacity;
+mod damage;
 mod daylight;
 mod done;
 mod dropped;
@@ -12,6 +13,7 @@ mod fencing;
 mod held;
 mod identity;
 mod keys;
+mod leader;
 mod listed;
 mod liveness;
 mod lost;
@@ -19,12 +21,14 @@ mod order;
 mod outcome;
 mod overlap;
 mod paused;
+mod payload;
 mod rate;
 mod runs;
 mod schedules;
 #[cfg(test)]
 mod script;
 mod semaphore;
+mod sessions;
 mod stopped;
 mod subqueue;
 
@@ -34,6 +38,7 @@ use crate::evidence::Evidence;
 
 pub use daylight::DAILY;
 pub use estimates::{HeldEstimates, count as count_estimates};
+pub use leader::LEADER_TUBE;
 
 /// A promise that a run broke.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +66,10 @@ impl fmt::Display for Violation {
 type Judge = fn(&Evidence<'_>) -> Option<String>;
 
 /// All judges, by name. What did not end is looked at last: it is often the consequence of something else.
-const JUDGES: [(&str, Judge); 25] = [
+const JUDGES: [(&str, Judge); 29] = [
+    ("damage", damage::judge),
+    ("payload", payload::judge),
+    ("leader", leader::judge),
     ("identity", identity::judge),
     ("overlap", overlap::judge),
     ("subqueue", subqueue::judge),
@@ -69,6 +77,7 @@ const JUDGES: [(&str, Judge); 25] = [
     ("fencing", fencing::judge),
     ("ended", ended::judge),
     ("held", held::judge),
+    ("sessions", sessions::judge),
     ("early", early::judge),
     ("attempts", attempts::judge),
     ("keys", keys::judge),

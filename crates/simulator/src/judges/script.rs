@@ -1,8 +1,8 @@
 //! Writes small histories by hand, to show what a judge accepts and refuses.
 
 use taskyard_core::{
-    Body, Command, Finish, FinishItem, Holder, Lease, NewTask, Outcome, Placed, Reason, Reply,
-    SessionId, Span, State, Take, Task, TaskId, Timestamp, TubeName,
+    Body, Command, Error, Finish, FinishItem, Holder, Lease, NewTask, Outcome, Placed, Reason,
+    Reply, SessionId, Span, State, Take, Task, TaskId, Timestamp, TubeName,
 };
 use tokio::runtime::Builder;
 
@@ -106,6 +106,14 @@ impl Script {
         }
     }
 
+    /// Sets the payload of the latest delivery.
+    pub fn set_body(&mut self, body: Body) {
+        let latest = self.history.calls.last_mut().unwrap();
+        if let CallReply::Replied(Reply::Taken(tasks)) = &mut latest.reply {
+            tasks[0].body = Some(body);
+        }
+    }
+
     pub fn finish(&mut self, tube: &str, id: u64, lease: u64, finish: Finish, is_done: bool) {
         let holder = Holder::Lease(Lease(lease));
         let items = vec![FinishItem { id: TaskId(id), holder, finish }];
@@ -117,6 +125,11 @@ impl Script {
     /// Loses the reply of the latest call.
     pub fn lose_reply(&mut self) {
         self.history.calls.last_mut().unwrap().reply = CallReply::Unknown;
+    }
+
+    /// Refuses the latest call.
+    pub fn refuse(&mut self, error: Error) {
+        self.history.calls.last_mut().unwrap().reply = CallReply::Refused(error);
     }
 
     /// A finish of another client that was executed.

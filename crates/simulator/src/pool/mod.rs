@@ -23,6 +23,7 @@ pub use plan::PoolPlan;
 
 use crate::final_phase::Facts;
 use crate::history::History;
+use crate::panics::caught;
 use crate::plan::{Mask, Plan};
 use crate::planted::PlantedFault;
 use crate::run::{RunReport, simulated_runtime};
@@ -68,6 +69,14 @@ async fn simulate(
     planted: Option<PlantedFault>,
 ) -> Rc<PoolWorld> {
     let world = PoolWorld::start(plan, pool, mask, planted);
+    // A panic is noted.
+    _ = caught(play(&world, mask)).await;
+    world
+}
+
+/// Lets clients and faults do what they do, and checks what is left.
+async fn play(world: &Rc<PoolWorld>, mask: &Mask) {
+    let (plan, pool) = (&world.plan, &world.pool);
     let mask = Rc::new(mask.clone());
     let mut tasks = Vec::new();
     for (index, fault) in pool.faults.iter().enumerate() {
@@ -91,10 +100,9 @@ async fn simulate(
     if is_stuck {
         world.record.lock().violate("liveness", "the clients did not end in time".into());
     } else if world.record.lock().violation.is_none() {
-        check_empty(&world).await;
+        check_empty(world).await;
     }
     checking.abort();
-    world
 }
 
 /// Compares programs with allocations, each second.

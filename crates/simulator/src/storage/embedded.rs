@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 use std::future::{pending, ready};
+use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,9 +50,12 @@ impl EmbeddedStorage {
             Some(PlantedFault::SkipLogSync) => Some(MissingSync::File("-wal")),
             Some(PlantedFault::SkipFolderSync) => Some(MissingSync::Folder),
             Some(PlantedFault::IgnoreSyncErrors) => Some(MissingSync::Failed),
+            Some(PlantedFault::SwapWrites) => Some(MissingSync::Swapped(".journal-")),
             _ => None,
         };
-        let planted = DiskFaults { missing_sync, ..DiskFaults::default() };
+        let drops_frame = planted == Some(PlantedFault::DropLastFrame);
+        let change_read = drops_frame.then_some(drop_last_frame as fn(&Path, &mut [u8]));
+        let planted = DiskFaults { missing_sync, change_read, ..DiskFaults::default() };
         disk.set_faults(planted);
         let crash_max = match plan.scenario {
             // Before the next crash is due.
@@ -133,6 +138,20 @@ impl EmbeddedStorage {
             _ => ProcessEnd::PowerFailure,
         };
         self.disk.end_process_after(self.disk.random(OPERATIONS_MAX), how);
+    }
+}
+
+/// Hides the last batch of a journal file from its reader: each batch begins with the number that follows the first eight bytes.
+fn drop_last_frame(path: &Path, bytes: &mut [u8]) {
+    const SALT: Range<usize> = 8..16;
+    const HEADER: usize = 24;
+    if !path.to_string_lossy().contains(".journal-") || bytes.len() < HEADER {
+        return;
+    }
+    let (header, records) = bytes.split_at_mut(HEADER);
+    let mut chunks = records.chunks_exact_mut(SALT.len());
+    if let Some(start) = chunks.rfind(|chunk| **chunk == header[SALT]) {
+        start.fill(0);
     }
 }
 

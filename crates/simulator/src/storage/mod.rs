@@ -14,7 +14,8 @@ use taskyard_store::{MemoryStore, OpenError, Store};
 use crate::disk::ProcessEnd;
 use crate::faults::FaultKind;
 use crate::plan::{Plan, Scenario};
-use crate::planted::{PlantedFault, PlantedStore};
+use crate::planted::PlantedFault;
+use crate::planted_store::PlantedStore;
 
 pub use database::Database;
 pub use embedded::EmbeddedStorage;

@@ -1,0 +1,77 @@
+//! Judges that a session that its client has left owns nothing any more.
+
+use taskyard_core::{Command, Reply, SessionId, Task};
+
+use crate::evidence::Evidence;
+use crate::fast_map::FastMap;
+use crate::history::{Moment, RecordedCall};
+
+/// Finds a task that is delivered to, or held by, a session that has ended.
+pub fn judge(evidence: &Evidence<'_>) -> Option<String> {
+    let mut left: FastMap<SessionId, Moment> = FastMap::default();
+    let mut joins: FastMap<SessionId, u32> = FastMap::default();
+    for call in &evidence.history.calls {
+        match (&call.command, call.replied()) {
+            (Command::JoinSession { session, .. }, _) => {
+                *joins.entry(*session).or_default() += 1;
+            }
+            (Command::LeaveSession { session }, Some((_, end))) => _ = left.insert(*session, end),
+            _ => {}
+        }
+    }
+    // With one connection the session ends with that.
+    left.retain(|session, _| joins.get(session) == Some(&1));
+    evidence.history.calls.iter().find_map(|call| {
+        let Some((Reply::Taken(tasks) | Reply::Tasks(tasks), _)) = call.replied() else {
+            return None;
+        };
+        tasks.iter().find_map(|task| check(call, task, &left))
+    })
+}
+
+fn check(call: &RecordedCall, task: &Task, left: &FastMap<SessionId, Moment>) -> Option<String> {
+    let session = task.session?;
+    let end = left.get(&session).filter(|end| **end < call.begin)?;
+    Some(format!(
+        "the reply to a {} shows that session {session} holds task {}, {:.3} s after its client left it",
+        call.command.verb(),
+        task.id,
+        call.begin.at.since(end.at).as_secs_f64()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::judges::script::Script;
+
+    fn script(joins: u32) -> Script {
+        let session = SessionId([0; 16]);
+        let mut script = Script::new();
+        for _ in 0..joins {
+            let join = Command::JoinSession { session, create: true };
+            script.call(join, Reply::Session(session));
+        }
+        script.put("plain", 0, |_| {});
+        script.take("plain", 0, 1, 10);
+        script.show_delivery("plain", 0, 1);
+        script.call(Command::LeaveSession { session }, Reply::Nothing);
+        script
+    }
+
+    #[test]
+    fn a_session_holds_tasks_until_its_client_leaves_it() {
+        let mut script = script(1);
+        assert_eq!(script.judge(judge), None);
+        script.pass(3);
+        script.show_delivery("plain", 0, 1);
+        assert!(script.judge(judge).unwrap().contains("3.000 s after its client left it"));
+    }
+
+    #[test]
+    fn a_session_with_another_connection_goes_on() {
+        let mut script = script(2);
+        script.show_delivery("plain", 0, 1);
+        assert_eq!(script.judge(judge), None);
+    }
+}
