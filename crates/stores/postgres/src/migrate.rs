@@ -35,7 +35,7 @@ const MIGRATIONS: &[&str] = &[
 ];
 
 /// The version of the functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 36;
+const FUNCTIONS: i32 = 37;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),
