@@ -176,7 +176,7 @@ DECLARE
     _unseen float8;
 BEGIN
     -- A window has 16 rows if all tasks are in the ranges.
-    SELECT sum(c.ready), 16 * ceil(greatest(_ranges.length / greatest(sum(c.ready + c.passed + c.taken + c.delayed + c.buried), 1)::float8, 1))
+    SELECT sum(c.ready), ceil(16 * greatest(_ranges.length / greatest(sum(c.ready + c.passed + c.taken + c.delayed + c.buried), 1)::float8, 1))
         INTO _all, _size FROM taskyard.count c WHERE c.tube = _number;
     is_exact := false;
     LOOP

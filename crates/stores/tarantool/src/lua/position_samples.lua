@@ -13,7 +13,7 @@ local RANKS = 4096
 local PRIORITIES_MAX = 64
 
 -- How many rows Tarantool skips while Lua reads a window, and how many until other fibers run: about a millisecond.
-positions.WINDOW_COST, positions.STEP_COST = 500, 19000
+positions.WINDOW_COST, positions.STEP_COST = 700, 19000
 
 -- Where in its part each sample is, from 0 to 1: irregular, but always the same.
 local function shifts()
@@ -151,7 +151,7 @@ end
 -- windows of a range begin before it, so that each of its ids is in as many windows on average.
 function positions.sample(c, tube, shared, ranges, length, windows)
     local found, shift, n = { pris = {}, ids = {}, windows = {}, weights = {} }, shifts(), tube.n
-    local size = ROWS * math.ceil(math.max(length / (n.ready + n.taken + n.delayed + n.buried), 1))
+    local size = math.ceil(ROWS * math.max(length / (n.ready + n.taken + n.delayed + n.buried), 1))
     for _, range in ipairs(ranges) do
         local count = math.ceil((range.ending - range.first) / length * windows)
         local share = (range.ending - range.first + size - 1) / count
