@@ -207,7 +207,7 @@ function positions.sample_by_rank(tube, shared)
     local count = math.max(math.min(RANKS, tube.n.ready), 1)
     local key, iterator, last, step = { of }, 'GE', -1, tube.n.ready / count
     for place = 0, count - 1 do
-        local rank = math.floor(step * (place + shift()))
+        local rank = math.max(math.floor(step * (place + shift())), last + 1)
         local row = S.line:select(key, { iterator = iterator, offset = rank - last - 1, limit = 1 })[1]
         if not row or row[1] ~= of then
             break
