@@ -347,6 +347,25 @@ pub fn positions_with_sub_queues<D: SharedDatabase>() {
     });
 }
 
+/// Redis read every fourth task in the order of the sub-queues. Here these were all the first ones of their sub-queues, so all tasks seemed to go
+/// first.
+pub fn positions_with_sub_queues_of_two_tasks<D: SharedDatabase>() {
+    D::run(async {
+        let part = D::part();
+        let store = D::open(&part);
+        let tasks = 16_384;
+        let pair = Pair { tasks, ..Pair::new(&store, Kind::UtubeTtl, tasks / 2) };
+        pair.fill_without(
+            |_| false,
+            |id| {
+                let subqueue = Some((id / 2).to_string().into());
+                NewTask { subqueue, ..with_pri(id % 2) }
+            },
+        );
+        pair.compare_all(&mut Rng::with_seed(20));
+    });
+}
+
 crate::suite::suite! {
     /// Runs the cases about positions in large tubes on a [`SharedDatabase`].
     positions_suite, positions, $:
@@ -370,4 +389,5 @@ crate::suite::suite! {
     positions_with_batches_of_many_priorities
     positions_at_the_front_of_sub_queues
     positions_with_sub_queues
+    positions_with_sub_queues_of_two_tasks
 }
