@@ -226,27 +226,92 @@ pub fn positions_with_a_rare_priority<D: SharedDatabase>() {
     compare::<D>(Kind::FifoTtl, 3, 0, |random, _| with_pri(u64::from(random.u8(0..50) > 0) * 7));
 }
 
-/// Nearly all tasks of a priority are old, and few were put after many others. Tarantool measured the distance of ids only behind the old ones,
-/// found no tasks there, took the first 120 for the whole range and answered that nearly all ids are ahead of the newest. The others are
-/// behind them, and no window has an old one, or before them and mostly gone.
-pub fn positions_with_old_tasks_and_few_new_ones<D: SharedDatabase>() {
+/// Nearly all tasks of a priority are old, and few were put after many others, of which one in `kept` is left.
+struct OldAndNew {
+    tasks: u64,
+    old: u64,
+    new: u64,
+    own: u64,
+    other: u64,
+    kept: u64,
+}
+
+fn compare_old_and_new<D: SharedDatabase>(shape: &OldAndNew) {
     D::run(async {
         let mut random = Rng::with_seed(17);
-        for (tasks, old, other, kept) in [(2 * MANY_TASKS, 2_300, 5, 1), (MANY_TASKS, 3_000, 1, 50)]
-        {
+        let part = D::part();
+        let store = D::open(&part);
+        let pair = Pair { tasks: shape.tasks, ..Pair::new(&store, Kind::FifoTtl, 0) };
+        let newest = shape.tasks - shape.new;
+        let is_own = |id: u64| id < shape.old || id >= newest;
+        let is_gone = |id: u64| !is_own(id) && !id.is_multiple_of(shape.kept);
+        let pri_of = |id| if is_own(id) { shape.own } else { shape.other };
+        pair.fill_without(is_gone, |id| with_pri(pri_of(id)));
+        let others = (0..20).map(|_| random.u64(shape.old..newest) / shape.kept * shape.kept);
+        let mut ids: Vec<_> = others.chain([0, 1, shape.old - 1]).map(TaskId).collect();
+        ids.extend((0..20).map(|_| TaskId(random.u64(0..shape.old))));
+        ids.extend((shape.tasks - shape.new.min(8)..shape.tasks).map(TaskId));
+        ids.iter().for_each(|id| pair.compare(vec![*id]));
+        pair.compare(ids);
+    });
+}
+
+/// The others are behind the old tasks. Tarantool measured the distance of ids only behind the old ones, found no tasks there, took the first 120
+/// for the whole range and answered that nearly all ids are ahead of the newest.
+pub fn positions_with_old_tasks_before_all_others<D: SharedDatabase>() {
+    let tasks = 2 * MANY_TASKS;
+    let shape = OldAndNew { tasks, old: 2_300, new: 5, own: 3, other: 5, kept: 1 };
+    compare_old_and_new::<D>(&shape);
+}
+
+/// The others go first and are mostly gone. No window had one of the old tasks, which then counted as none, without an error, on PostgreSQL. Where
+/// the windows were depended on the number of the priority: 3 worked, 2, 4, 9 and 10 did not.
+pub fn positions_with_old_tasks_of_any_priority<D: SharedDatabase>() {
+    for own in 2..=12 {
+        let shape = OldAndNew { tasks: 60_000, old: 900, new: 5, own, other: 1, kept: 14 };
+        compare_old_and_new::<D>(&shape);
+    }
+}
+
+/// Old and new tasks go first. Windows had some of the new ones, so Tarantool did not count the old ones, which no window had.
+pub fn positions_behind_old_and_new_tasks<D: SharedDatabase>() {
+    for new in [20, 400] {
+        let tasks = MANY_TASKS;
+        let shape = OldAndNew { tasks, old: 4_000, new, own: 1, other: 3, kept: 10 };
+        compare_old_and_new::<D>(&shape);
+    }
+}
+
+/// The tasks of a priority are in short blocks that are far from each other, so that few windows have any of them.
+pub fn positions_with_blocks_between_windows<D: SharedDatabase>() {
+    D::run(async {
+        let mut random = Rng::with_seed(18);
+        for size in [150, 600] {
             let part = D::part();
             let store = D::open(&part);
-            let pair = Pair { tasks, ..Pair::new(&store, Kind::FifoTtl, 0) };
-            let newest = tasks - 5;
-            let is_own = |id: u64| id < old || id >= newest;
-            let is_gone = |id: u64| !is_own(id) && !id.is_multiple_of(kept);
-            pair.fill_without(is_gone, |id| with_pri(if is_own(id) { 3 } else { other }));
-            let middle = (0..20).map(|_| random.u64(0..old));
-            let mut ids: Vec<_> = middle.chain([0, 1, old - 1]).map(TaskId).collect();
-            ids.extend((newest..tasks).map(TaskId));
-            ids.iter().for_each(|id| pair.compare(vec![*id]));
-            pair.compare(ids);
+            let pair = Pair { tasks: MANY_TASKS, ..Pair::new(&store, Kind::FifoTtl, 0) };
+            let pri_of = |id: u64| if id % (20 * size) < size { 1 } else { 5 };
+            pair.fill_with_holes(&mut random, 3, |_, id| with_pri(pri_of(id)));
+            pair.compare_all(&mut random);
         }
+    });
+}
+
+/// Delayed, taken and deleted tasks are between the ready ones, and one delayed task is far before all others.
+pub fn positions_between_tasks_in_other_states<D: SharedDatabase>() {
+    D::run(async {
+        let mut random = Rng::with_seed(19);
+        let part = D::part();
+        let store = D::open(&part);
+        let pair = Pair { tasks: MANY_TASKS, ..Pair::new(&store, Kind::FifoTtl, 0) };
+        let is_gone = |id| (1..100_000).contains(&id) || id % 7 == 3;
+        pair.fill_without(is_gone, |id| match id % 5 {
+            0 => NewTask { delay: Some(Span::from_secs(60)), ..with_pri(id % 3) },
+            _ => with_pri(id / 40 % 3),
+        });
+        take(&store, &pair.tube, 3_000);
+        take(&pair.memory, &pair.tube, 3_000);
+        pair.compare_all(&mut random);
     });
 }
 
@@ -282,6 +347,25 @@ pub fn positions_with_sub_queues<D: SharedDatabase>() {
     });
 }
 
+/// Redis read every fourth task in the order of the sub-queues. Here these were all the first ones of their sub-queues, so all tasks seemed to go
+/// first.
+pub fn positions_with_sub_queues_of_two_tasks<D: SharedDatabase>() {
+    D::run(async {
+        let part = D::part();
+        let store = D::open(&part);
+        let tasks = 16_384;
+        let pair = Pair { tasks, ..Pair::new(&store, Kind::UtubeTtl, tasks / 2) };
+        pair.fill_without(
+            |_| false,
+            |id| {
+                let subqueue = Some((id / 2).to_string().into());
+                NewTask { subqueue, ..with_pri(id % 2) }
+            },
+        );
+        pair.compare_all(&mut Rng::with_seed(20));
+    });
+}
+
 crate::suite::suite! {
     /// Runs the cases about positions in large tubes on a [`SharedDatabase`].
     positions_suite, positions, $:
@@ -296,9 +380,14 @@ crate::suite::suite! {
     positions_with_many_small_batches
     positions_with_many_large_batches
     positions_with_a_rare_priority
-    positions_with_old_tasks_and_few_new_ones
+    positions_with_old_tasks_before_all_others
+    positions_with_old_tasks_of_any_priority
+    positions_behind_old_and_new_tasks
+    positions_with_blocks_between_windows
+    positions_between_tasks_in_other_states
     positions_with_many_priorities
     positions_with_batches_of_many_priorities
     positions_at_the_front_of_sub_queues
     positions_with_sub_queues
+    positions_with_sub_queues_of_two_tasks
 }

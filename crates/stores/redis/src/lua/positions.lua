@@ -27,13 +27,14 @@ local function all_prefixes(order, most)
     return prefixes
 end
 
--- Priority and id of ready tasks of all sub-queues as numbers: of all tasks, or of some that are evenly distributed.
+-- Priority and id of ready tasks of all sub-queues as numbers: of all tasks, or of one at an irregular place in each of many equal parts. At
+-- regular places it could always be the same task of each sub-queue.
 local function sample(order)
     local size, found = redis.call('ZCARD', order), { highs = {}, lows = {}, ids = {} }
     found.size = math.min(size, LOOKUPS_MAX)
     found.weight = size / found.size
     for item = 1, found.size do
-        local rank = math.floor((item - 0.5) * found.weight)
+        local rank = math.floor((item - 1 + math.random()) * found.weight)
         local member = redis.call('ZRANGE', order, rank, rank)[1]
         found.highs[item], found.lows[item], found.ids[item] = struct.unpack('>I4I4I8', member, #member - 15)
     end

@@ -1,15 +1,9 @@
--- Estimates how many ready tasks are before a place from samples. If the standard error of these is too large, as where long batches of several
--- priorities alternate and each window is within one of them, the tasks before the place or those behind it are counted, or more windows are read.
--- Positions are not read in a transaction, so long work yields.
+-- Estimates how many ready tasks are before a place from samples, as long as the bound of the error of these is below 5 %. Otherwise more windows
+-- are read, or the tasks before the place or those behind it are counted, whichever costs less. Positions are not read in a transaction, so long
+-- work yields.
 
--- How many windows are read at first and at most: of the ready tasks of each priority, and of all tasks.
-local WINDOWS, WINDOWS_MAX, WINDOWS_BY_ID, WINDOWS_BY_ID_MAX = 48, 4000, 64, 960
--- How many are many: the standard error from fewer is uncertain itself, and has to be less.
-local WINDOWS_MANY, ERROR_OF_FEW_MAX = 128, 0.01
--- The largest standard error of an estimate, as a share of it, and that for which the number of windows is chosen.
-local ERROR_MAX, ERROR_WANTED = 0.017, 0.015
--- With many priorities tasks are sampled by id, unless so few are ahead.
-local SKIPPED_MAX = 10 * {{AHEAD_COUNTED_MAX}}
+-- How many windows are read at first: in ranges of ids of few priorities, and of all tasks of sub-queues.
+local WINDOWS, SUBQUEUE_WINDOWS = 64, 256
 
 -- How many rows of the order of ready tasks follow each other from a key on, while `is_inside`; counts all, with yields.
 local function count_all(of, shared, key, is_inside)
@@ -27,75 +21,74 @@ local function count_all(of, shared, key, is_inside)
     end
 end
 
--- How many ready tasks are before a place, counted from the place before, or from the end if fewer are behind; also whether expired ones are
--- left out, and whether it is exact.
+-- How many ready tasks are before a place, counted from the place before, or from the end if fewer are behind, and whether it is exact.
 local function counted(tube, shared, ahead, pri, id)
     local of, all = tube.number, tube.n.takeable
     if ahead - shared.ahead <= all - ahead then
         return shared.ahead + count_all(of, shared, shared.last or { of }, function(row)
             return positions.is_before(row[2], row[3], pri, id)
-        end), shared.is_unexpired, shared.is_exact and not shared.has_yielded
+        end), shared.is_exact and not shared.has_yielded
     end
     local behind = count_all(of, shared, { of, pri, id }, function() return true end)
-    return all - behind, false, not shared.has_yielded
+    return all - behind, not shared.has_yielded
 end
 
--- How many times as many windows are needed for an estimate with this standard error.
-local function times_more(ahead, err)
-    return math.max((err / (ERROR_WANTED * math.max(ahead, 1))) ^ 2, 1.2)
-end
-
--- The same as `counted`, estimated from a sample by id, which all places share.
-local function estimated_by_id(c, tube, shared, pri, id)
-    local of, all = tube.number, tube.o.subqueues and tube.n.ready or tube.n.takeable
-    -- The fewer tasks are ahead, the fewer of the samples are.
-    local few = not tube.o.subqueues and positions.ready_between(of, shared.last or { of }, pri, id, SKIPPED_MAX)
-    if few and few < SKIPPED_MAX then
-        return shared.ahead + few, shared.is_unexpired, shared.is_exact
+-- How many windows an estimate needs that may be wrong by 5 % of a number. The bound of the error has two parts, of which one rarely is large
+-- when the other is. One is three standard errors. The other is for what no window has hit: the tasks of up to four parts between windows,
+-- however they are distributed (with more, all windows miss them in less than e^-4 of all cases). If the bound is at most a 21st of the
+-- number, these are enough; otherwise a little more than necessary, because the standard error was estimated, too.
+local function windows_needed(windows, err, length, number)
+    -- Both parts as shares of the number, squared, with one window each: the first falls with the number of windows, the second with its square.
+    number = math.max(number, 1)
+    local noise, unseen = (3 * err / number) ^ 2 * windows, (4 * length / number) ^ 2
+    if noise / windows + unseen / windows ^ 2 <= 1 / 21 ^ 2 then
+        return windows
     end
+    return math.ceil(math.max(1.5 * windows, 256 * noise + math.sqrt((256 * noise) ^ 2 + 512 * unseen)))
+end
+
+-- A sample of the ready tasks of all sub-queues by id with so many windows, or if that costs more, one by rank, which is always sufficient.
+local function sample_of_subqueues(c, tube, shared, windows)
+    if windows * positions.WINDOW_COST > tube.n.ready then
+        return { tasks = positions.sample_by_rank(tube, shared), windows = math.huge }
+    end
+    local ranges = positions.all_ids(tube.number)
+    local length = ranges[1].ending - ranges[1].first
+    return { tasks = positions.sample(c, tube, shared, ranges, length, windows), windows = windows, length = length }
+end
+
+-- About how many ready tasks of all sub-queues are before a place, within 5 % of half of them. All places share the sample.
+local function estimated_in_subqueues(c, tube, shared, pri, id)
+    local needed = SUBQUEUE_WINDOWS
     while true do
-        local windows = shared.windows or WINDOWS_BY_ID
-        shared.by_id = shared.by_id or positions.sample_by_id(c, of, shared, windows)
-        local ahead, err = positions.share_in_sample(shared.by_id, all, pri, id)
-        -- Without tasks ahead in any window the error is unknown.
-        local more = ahead > 0 and times_more(ahead, err) or 4
-        if ahead > 0 and err <= ERROR_MAX * ahead or windows >= WINDOWS_BY_ID_MAX then
-            return ahead, true, false
-        elseif not tube.o.subqueues and math.min(ahead - shared.ahead, all - ahead) <= windows * more * positions.WINDOW_COST_BY_ID then
-            return counted(tube, shared, ahead, pri, id)
+        local sample = shared.sample or sample_of_subqueues(c, tube, shared, needed)
+        local ahead, err = positions.in_sample(sample.tasks, pri, id, false)
+        needed = sample.windows < math.huge and windows_needed(sample.windows, err, sample.length, tube.n.ready / 2) or 0
+        shared.sample = needed <= sample.windows and sample or nil
+        if shared.sample then
+            return math.floor(ahead + 0.5)
         end
-        shared.by_id, shared.windows = nil, math.min(math.ceil(windows * math.min(more, 4)), WINDOWS_BY_ID_MAX)
     end
 end
 
--- The same as `counted`, estimated from windows of each of these priorities.
-local function estimated_by_priority(tube, shared, parts, pri, id)
-    local windows, all = math.min(math.max(WINDOWS, 6 * #parts), 256), tube.n.takeable
-    positions.measure(tube.number, parts)
-    while true do
-        local ahead, err = positions.sampled_ready(tube.number, shared, parts, windows)
-        ahead = math.min(ahead, all)
-        if err <= (windows < WINDOWS_MANY and ERROR_OF_FEW_MAX or ERROR_MAX) * ahead or windows >= WINDOWS_MAX then
-            return ahead, false, false
-        end
-        -- Counting is compared with as many windows as would do, also if these are more than may be read: the answer would be worse.
-        windows = math.max(windows * times_more(ahead, err), WINDOWS_MANY)
-        if math.min(ahead - shared.ahead, all - ahead) <= windows * positions.WINDOW_COST then
-            return counted(tube, shared, ahead, pri, id)
-        end
-        windows = math.min(math.ceil(windows), WINDOWS_MAX)
-    end
-end
-
--- About how many ready tasks are before a place, whether expired ones are left out, and whether it is exact. `shared` is what was read for this
--- command: the last place, how many are before it, and whether that is exact.
+-- About how many ready tasks are before a place, and whether that is exact. `shared` is what was read for this command: the last place, how many are
+-- before it, and whether that is exact.
 function positions.estimated(c, tube, shared, pri, id)
-    local of, ahead, is_unexpired, is_exact = tube.number, nil, nil, nil
-    local parts = not tube.o.subqueues and positions.priorities_before(of, pri, id)
-    if parts then
-        ahead, is_unexpired, is_exact = estimated_by_priority(tube, shared, parts, pri, id)
-    else
-        ahead, is_unexpired, is_exact = estimated_by_id(c, tube, shared, pri, id)
+    if tube.o.subqueues then
+        return estimated_in_subqueues(c, tube, shared, pri, id), false
     end
-    return math.floor(ahead + 0.5), is_unexpired, is_exact
+    local ranges, length, is_behind = positions.ranges_before(tube.number, pri, id)
+    local windows = WINDOWS
+    while true do
+        local tasks, err = positions.in_sample(positions.sample(c, tube, shared, ranges, length, windows), pri, id, is_behind)
+        local all = tube.n.takeable
+        local ahead = math.min(math.max(is_behind and all - tasks or tasks, shared.ahead, 1), all)
+        local needed = windows_needed(windows, err, length, ahead)
+        if needed <= windows then
+            return math.floor(ahead + 0.5), false
+        elseif math.min(ahead - shared.ahead, all - ahead) <= needed * positions.WINDOW_COST then
+            return counted(tube, shared, ahead, pri, id)
+        end
+        windows = needed
+    end
 end

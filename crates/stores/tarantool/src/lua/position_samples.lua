@@ -1,28 +1,19 @@
--- Estimates how many ready tasks are before a place (priority and id) from samples: Tarantool counts rows one by one.
+-- Reads samples of tasks by id, and counts how many of these are before a place (priority and id): Tarantool counts rows one by one.
 --
--- A sample is the number of rows in a window of ids, whose length is chosen so that it has about so many, and hardly ever many more;
--- of a window with more than these only the first ones count, with the length that they have. Windows of a fixed length are unbiased also
--- where ids have large holes, because tasks of other priorities were put between. The windows are at irregular
--- places, so that holes in a regular pattern are not always missed.
---
--- Each window differs from the average of its neighbours by their errors, which gives the standard error of the sum.
+-- A sample has the ready tasks in windows of ids. The windows have a fixed length, because the density behind a random id is biased where tasks
+-- of other priorities leave holes. They are at irregular places, so that holes in a regular pattern are not always missed.
 
 local bit = require('bit')
 
--- How many rows a window has, and how many are read at once: of the ready tasks of a priority, and of all tasks.
-local ROWS, ROWS_READ = 14, 22
-local ROWS_BY_ID, ROWS_READ_BY_ID = 40, 60
--- Most rows of a window.
-local ROWS_MAX = 120
--- In how many places the distance of ids is measured.
-local PROBES = 16
--- Up to how many tasks of a priority are counted of which no window has any: this costs as much as a few windows.
-local MISSED_COUNTED_MAX = {{AHEAD_COUNTED_MAX}}
--- With more priorities than this, tasks are sampled by id.
+-- How many rows a window has, if all tasks of the tube are in the ranges of the sample, and how many are read at once.
+local ROWS, ROWS_READ = 16, 24
+-- How many tasks of sub-queues are read at regular ranks: half of the tasks differ by at most 5 %, with three standard errors.
+local RANKS = 4096
+-- With more priorities than this, tasks of all ids are sampled.
 local PRIORITIES_MAX = 64
 
--- How many rows Tarantool skips while Lua reads a window, of a priority or by id, and how many until other fibers run: about a millisecond.
-positions.WINDOW_COST, positions.WINDOW_COST_BY_ID, positions.STEP_COST = 500, 1500, 19000
+-- How many rows Tarantool skips while Lua reads a window, and how many until other fibers run: about a millisecond.
+positions.WINDOW_COST, positions.STEP_COST = 700, 19000
 
 -- Where in its part each sample is, from 0 to 1: irregular, but always the same.
 local function shifts()
@@ -58,26 +49,6 @@ function positions.bounded(tube, pri, id)
     end
 end
 
--- The distance of ids, on average and where they are densest, from so many places; nil if there are few. A function returns the id of
--- the row so many rows behind a place. The first row may be far from all others, or all others be at its side, so its place counts
--- for the average only if no other has rows.
-local function gap_of(first, ending, probes, rows, id_behind)
-    local sum, found, shift = 0, 0, shifts()
-    local at_first = id_behind(first, rows - 1)
-    if not at_first or at_first >= ending then
-        return nil
-    end
-    local smallest = at_first - first
-    for place = 0, probes - 1 do
-        local from = math.floor(first + (ending - first) * (place + shift()) / probes)
-        local id = id_behind(from, rows - 1)
-        if id and id < ending then
-            sum, found, smallest = sum + (id - from), found + 1, math.min(smallest, id - from)
-        end
-    end
-    return (found > 0 and sum / found or at_first - first) / (rows - 1), smallest / (rows - 1)
-end
-
 -- Lets other fibers run after so many rows, except in a transaction, which would be aborted.
 function positions.work(shared, rows)
     shared.work = (shared.work or 0) + rows
@@ -87,206 +58,165 @@ function positions.work(shared, rows)
     end
 end
 
--- Calls a function for windows from an id to another, with the bounds of each, the length that it stands for and its number.
-local function each_window(first, ending, count, size, shift, visit)
-    local share = (ending - first) / count
-    size = math.min(size, share)
-    for place = 0, count - 1 do
-        local start = first + share * place + (share - size) * shift()
-        visit(math.ceil(start), math.ceil(start + size), share, place + 1)
-    end
+-- The ids from the first to the last task of a tube.
+function positions.all_ids(of)
+    local first, last = S.task:select({ of }, { limit = 1 })[1], S.task:select({ of }, { iterator = 'REQ', limit = 1 })[1]
+    -- There may be none any more after a yield.
+    return { { first = first and tonumber(first[ID]) or 0, ending = last and tonumber(last[ID]) + 1 or 1 } }
 end
 
--- The sum of such numbers from neighbouring windows, and its standard error squared.
-local function sum_of(numbers)
-    local sum, squares, size = 0, 0, #numbers
-    for place = 1, size do
-        sum = sum + numbers[place]
-        if place > 1 and place < size then
-            squares = squares + (numbers[place - 1] + numbers[place + 1] - 2 * numbers[place]) ^ 2
+-- The ranges with overlapping ones joined, and how many ids these are.
+local function joined(ranges)
+    table.sort(ranges, function(a, b) return a.first < b.first end)
+    local found, length = {}, 0
+    for _, range in ipairs(ranges) do
+        local last = found[#found]
+        if last and range.first <= last.ending then
+            last.ending = math.max(last.ending, range.ending)
+        else
+            found[#found + 1] = range
         end
     end
-    -- The first and the last have one neighbour.
-    return sum, size > 2 and squares / 6 * size / (size - 2) or 0
+    for _, range in ipairs(found) do
+        length = length + range.ending - range.first
+    end
+    return found, length
 end
 
--- The length of a window with so many rows, at most `most`, of which this is the last id.
-local function length_of(from, to, rows, most, last)
-    return rows < most and math.max(to - from, 1) or last - from + 1
-end
-
--- The priorities of ready tasks before a place, with the range of their ids; nil if there are too many.
-function positions.priorities_before(of, pri, id)
-    local parts, head = {}, S.ready:select({ of }, { limit = 1 })[1]
+-- Ranges of ids that contain all ready tasks before a place, and how many ids these are: for each priority from its first task to its last one. If
+-- the place is in the last priority, those behind it may have fewer ids; then the answer is true and the range of these.
+function positions.ranges_before(of, pri, id)
+    local ranges, head = {}, S.ready:select({ of }, { limit = 1 })[1]
     while head and head[1] == of and positions.is_before(head[2], head[3], pri, id) do
-        local own, first = head[2], tonumber(head[3])
-        if #parts == PRIORITIES_MAX then
-            return nil
+        local own, last = head[2], nil
+        if own == pri then
+            last = S.ready:select({ of, pri, id }, { iterator = 'LT', limit = 1 })[1]
+        else
+            last = S.ready:select({ of, own }, { iterator = 'REQ', limit = 1 })[1]
         end
-        local ending = own == pri and tonumber(id) or tonumber(S.ready:select({ of, own }, { iterator = 'REQ', limit = 1 })[1][3]) + 1
-        parts[#parts + 1] = { pri = own, first = first, ending = ending }
+        if #ranges == PRIORITIES_MAX then
+            ranges = positions.all_ids(of)
+            break
+        end
+        ranges[#ranges + 1] = { first = tonumber(head[3]), ending = tonumber(last[3]) + 1 }
         -- A key without an id goes on to the next priority.
         head = S.ready:select({ of, own }, { iterator = 'GT', limit = 1 })[1]
     end
-    return parts
+    local found, length = joined(ranges)
+    local last, first = S.ready:select({ of }, { iterator = 'REQ', limit = 1 })[1], tonumber(id)
+    local ending = last and last[2] == pri and tonumber(last[3]) + 1
+    if ending and ending > first and ending - first < length then
+        return { { first = first, ending = ending } }, ending - first, true
+    end
+    return found, length, false
 end
 
--- How many ready tasks of a priority are in a window, and the last id. Mostly all are read at once; Lua reads rows slowly, and skips
--- them only if they are many.
-local function ready_in_window(of, pri, from, to)
-    local rows, found = S.ready:select({ of, pri, from }, { iterator = 'GE', limit = ROWS_READ }), 0
-    for place = #rows, 1, -1 do
-        local row = rows[place]
-        if row[3] < to and row[2] == pri and row[1] == of then
-            found = place
-            break
-        end
+-- Whether a ready task is in the order of its tube. A take may have removed it if it is expired.
+function positions.is_in_order(tube, task)
+    local of, pri, id = tube.number, task[PRI], task[ID]
+    if tube.o.subqueues then
+        return S.line:get({ of, task[SUBQUEUE], pri, id }) ~= nil
     end
-    if found < ROWS_READ then
-        return found, nil
-    end
-    local all, last = positions.count_rows(S.ready, { of, pri, from }, ROWS_MAX, function(row)
-        return row[1] == of and row[2] == pri and row[3] < to and { of, pri, row[3] }
-    end)
-    return all, tonumber(last[3])
+    return S.ready:get({ of, pri, id }) ~= nil
 end
 
--- Measures how far the ids of these priorities are apart, and which share of the windows each gets. A priority with more tasks or more ids
--- gets more.
-function positions.measure(of, parts)
-    local all, length, probes = 0, 0, math.max(math.floor(PROBES / #parts), 4)
-    for _, part in ipairs(parts) do
-        part.gap, part.smallest = gap_of(part.first, part.ending, probes, ROWS, function(from, offset)
-            local row = S.ready:select({ of, part.pri, from }, { iterator = 'GE', offset = offset, limit = 1 })[1]
-            return row and row[1] == of and row[2] == part.pri and tonumber(row[3]) or nil
-        end)
-        part.length = part.ending - part.first
-        part.size = part.length / (part.gap or part.length)
-        all, length = all + part.size, length + part.length
-    end
-    for _, part in ipairs(parts) do
-        part.windows = (part.size / all + part.length / length) / 2
-    end
-end
-
--- The number of tasks of a priority of which no window has any, and its standard error squared. Few are counted; if there are more, they are in
--- one place between the windows, and at most as many as the length that a window stands for has where ids are densest.
-local function missed(of, shared, part, share)
-    local count = positions.ready_between(of, { of, part.pri, part.first }, part.pri, part.ending, MISSED_COUNTED_MAX)
-    positions.work(shared, count)
-    return count, count < MISSED_COUNTED_MAX and 0 or (share / part.smallest) ^ 2
-end
-
--- About how many tasks of these priorities are ready, from so many windows, and the standard error of that.
-function positions.sampled_ready(of, shared, parts, windows)
-    -- Windows of different priorities are at different places, so that their errors are independent.
-    local ahead, squares, shift = 0, 0, shifts()
-    for _, part in ipairs(parts) do
-        local count = part.gap and 2 + math.ceil(windows * part.windows) or 1
-        local size, numbers = part.ending, {}
-        if part.gap then
-            -- The more the distances differ, the more rows a window needs.
-            local rows = ROWS * math.min(math.max(part.gap / part.smallest / 2, 1), 3)
-            size = math.min(rows * part.gap, 0.9 * ROWS_MAX * part.smallest)
-        end
-        each_window(part.first, part.ending, count, size, shift, function(from, to, share, place)
-            local found, last = ready_in_window(of, part.pri, from, to)
-            numbers[place] = share * found / length_of(from, to, found, ROWS_MAX, last)
-            positions.work(shared, positions.WINDOW_COST)
-        end)
-        local sum, part_squares = sum_of(numbers)
-        if sum == 0 then
-            sum, part_squares = missed(of, shared, part, part.length / count)
-        end
-        ahead, squares = ahead + sum, squares + part_squares
-    end
-    return ahead, math.sqrt(squares)
-end
-
--- Adds the ready tasks of a window of all tasks by id to a sample. An expired one only counts as ready.
-local function add_window(c, of, found, from, to, place)
-    local taken = S.taken:select({ of, from }, { iterator = 'GE', limit = 1 })[1]
-    local may_be_taken = taken and taken[D_TUBE] == of and taken[D_ID] < to
-    local rows, size, kept, ready = S.task:select({ of, from }, { iterator = 'GE', limit = ROWS_READ_BY_ID }), 0, #found.ids, 0
-    for _, row in ipairs(rows) do
-        if row[TUBE] ~= of or row[ID] >= to then
-            break
-        end
-        size = size + 1
-        if row[STATE] == READY and not (may_be_taken and S.taken:get({ of, row[ID] })) then
-            ready = ready + 1
-            if row[EXPIRES] > c.now then
-                found.ids[#found.ids + 1], found.pris[#found.pris + 1] = row[ID], row[PRI]
+-- Calls a function for the tasks of a window of ids. It may be empty, or have more than others.
+local function each_task(of, from, to, visit)
+    while from < to do
+        local rows = S.task:select({ of, from }, { iterator = 'GE', limit = math.min(to - from, ROWS_READ) })
+        for _, row in ipairs(rows) do
+            if row[TUBE] ~= of or row[ID] >= to then
+                return
             end
+            visit(row)
         end
+        from = #rows == ROWS_READ and tonumber(rows[ROWS_READ][ID]) + 1 or to
     end
-    local weight = size > 0 and 1 / length_of(from, to, size, ROWS_READ_BY_ID, tonumber(rows[size][ID])) or 0
-    for kept_place = kept + 1, #found.ids do
-        found.weights[kept_place], found.windows[kept_place] = weight, place
-    end
-    found.ready[place] = ready * weight
 end
 
--- Ready tasks from windows of all tasks by id, each with its window and the share of it that it is.
-function positions.sample_by_id(c, of, shared, windows)
-    local found = { pris = {}, ids = {}, weights = {}, windows = {}, ready = {} }
-    local head, tail = S.task:select({ of }, { limit = 1 })[1], S.task:select({ of }, { iterator = 'REQ', limit = 1 })[1]
-    if not head then
-        return found
+-- Adds the ready tasks of a window of ids to a sample.
+local function add_window(c, tube, found, window, from, to)
+    local of = tube.number
+    local may_be_taken = positions.first_taken(of, from) < to
+    each_task(of, from, to, function(row)
+        if row[STATE] == READY and not (may_be_taken and S.taken:get({ of, row[ID] }))
+            and (row[EXPIRES] > c.now or positions.is_in_order(tube, row)) then
+            local place = #found.ids + 1
+            found.ids[place], found.pris[place], found.windows[place] = row[ID], row[PRI], window
+        end
+    end)
+end
+
+-- The ready tasks in so many windows of these ranges of ids, each with its window, and for each window how many tasks one of it stands for. The
+-- windows of a range begin before it, so that each of its ids is in as many windows on average.
+function positions.sample(c, tube, shared, ranges, length, windows)
+    local found, shift, n = { pris = {}, ids = {}, windows = {}, weights = {} }, shifts(), tube.n
+    local size = math.ceil(ROWS * math.max(length / (n.ready + n.taken + n.delayed + n.buried), 1))
+    for _, range in ipairs(ranges) do
+        local count = math.ceil((range.ending - range.first) / length * windows)
+        local share = (range.ending - range.first + size - 1) / count
+        for place = 0, count - 1 do
+            local from = range.first - size + 1 + math.floor(share * (place + shift()))
+            found.weights[#found.weights + 1] = share / size
+            add_window(c, tube, found, #found.weights, math.max(from, range.first), math.min(from + size, range.ending))
+            positions.work(shared, positions.WINDOW_COST)
+        end
     end
-    local first, last = tonumber(head[ID]), tonumber(tail[ID])
-    local gap = gap_of(first, last + 1, PROBES, ROWS, function(from, offset)
-        local row = S.task:select({ of, from }, { iterator = 'GE', offset = offset, limit = 1 })[1]
-        return row and row[TUBE] == of and tonumber(row[ID]) or nil
-    end)
-    each_window(first, last + 1, windows, ROWS_BY_ID * (gap or 1), shifts(), function(from, to, _, place)
-        add_window(c, of, found, from, to, place)
-        positions.work(shared, positions.WINDOW_COST_BY_ID)
-    end)
     return found
 end
 
--- About how many of `all` ready tasks are before a place, from a sample by id, and the standard error of that. The share of the ready tasks is
--- estimated, so that holes between ids do not matter.
-function positions.share_in_sample(found, all, pri, id)
-    local before, rests = {}, {}
-    for place = 1, #found.ready do
-        before[place] = 0
+-- About how many ready tasks are before a place, or not, from a sample, and the standard error of that. The difference of neighbouring windows has
+-- the errors of both.
+function positions.in_sample(found, pri, id, is_behind)
+    local numbers, sum, squares = {}, 0, 0
+    for window = 1, #found.weights do
+        numbers[window] = 0
     end
     for place = 1, #found.ids do
-        if positions.is_before(found.pris[place], found.ids[place], pri, id) then
+        if positions.is_before(found.pris[place], found.ids[place], pri, id) ~= is_behind then
             local window = found.windows[place]
-            before[window] = before[window] + found.weights[place]
+            numbers[window] = numbers[window] + found.weights[window]
         end
     end
-    local ready, ahead = sum_of(found.ready), sum_of(before)
-    if ready == 0 then
-        return 0, 0
+    for window = 1, #numbers do
+        sum = sum + numbers[window]
+        squares = squares + (window > 1 and (numbers[window] - numbers[window - 1]) ^ 2 or 0)
     end
-    for place = 1, #before do
-        rests[place] = before[place] - ahead / ready * found.ready[place]
-    end
-    local _, squares = sum_of(rests)
-    return all * ahead / ready, all / ready * math.sqrt(squares)
+    return sum, math.sqrt(squares / 2)
+end
+
+-- Adds a task of a sub-queue to a sample, and answers its key.
+local function add_ranked(found, row, weight)
+    local place = #found.ids + 1
+    found.pris[place], found.ids[place], found.windows[place], found.weights[place] = row[3], row[4], place, weight
+    return { row[1], row[2], row[3], row[4] }
 end
 
 -- All ready tasks of a tube with few in its sub-queues, as in a sample.
 function positions.all_in_subqueues(of)
-    local found = { pris = {}, ids = {}, weights = {} }
-    for place, row in ipairs(S.line:select({ of })) do
-        found.pris[place], found.ids[place], found.weights[place] = row[3], row[4], 1
+    local found = { pris = {}, ids = {}, windows = {}, weights = {} }
+    for _, row in ipairs(S.line:select({ of })) do
+        add_ranked(found, row, 1)
     end
     return found
 end
 
-function positions.ahead_in_sample(found, pri, id)
-    local ahead = 0
-    for place = 1, #found.ids do
-        if positions.is_before(found.pris[place], found.ids[place], pri, id) then
-            ahead = ahead + found.weights[place]
+-- The ready tasks of all sub-queues at some ranks, as in a sample. The others are skipped.
+function positions.sample_by_rank(tube, shared)
+    local of, found, shift = tube.number, { pris = {}, ids = {}, windows = {}, weights = {} }, shifts()
+    local count = math.max(math.min(RANKS, tube.n.ready), 1)
+    local key, iterator, last, step = { of }, 'GE', -1, tube.n.ready / count
+    for place = 0, count - 1 do
+        local rank = math.max(math.floor(step * (place + shift())), last + 1)
+        local row = S.line:select(key, { iterator = iterator, offset = rank - last - 1, limit = 1 })[1]
+        if not row or row[1] ~= of then
+            break
         end
+        key, iterator = add_ranked(found, row, step), 'GT'
+        positions.work(shared, rank - last + positions.WINDOW_COST / ROWS)
+        last = rank
     end
-    return ahead
+    return found
 end
 
 -- How many ready tasks follow each other from a key on before a place; counts up to `most`.

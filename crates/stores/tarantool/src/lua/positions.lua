@@ -47,36 +47,35 @@ end
 local function ready_in_subqueues(c, tube, shared, pri, id)
     if tube.n.ready <= AHEAD_COUNTED_MAX then
         shared.all = shared.all or positions.all_in_subqueues(tube.number)
-        return positions.ahead_in_sample(shared.all, pri, id), true, false
+        return (positions.in_sample(shared.all, pri, id, false)), true
     end
     local ahead = ahead_in_few(tube, pri, id, math.floor(SUBQUEUES_MAX / shared.size))
     if ahead then
-        return ahead, true, false
+        return ahead, true
     end
-    ahead = positions.estimated(c, tube, shared, pri, id)
-    return ahead, false, true
+    return positions.estimated(c, tube, shared, pri, id)
 end
 
--- How many ready tasks are before a place, whether that is exact, and whether expired ones are left out. Calls come in the order of the
--- queue, and only tasks after the previous place are counted.
+-- How many ready tasks are before a place, and whether that is exact. Calls come in the order of the queue, and only tasks after the
+-- previous place are counted.
 local function ready_before(c, tube, shared, pri, id)
     local of = tube.number
     local bounded, is_exact = positions.bounded(tube, pri, id)
     if bounded then
         shared.last, shared.is_exact = { of, pri, id }, is_exact
         shared.ahead = is_exact and bounded or math.max(shared.ahead, bounded)
-        return shared.ahead, is_exact, shared.is_unexpired
+        return shared.ahead, is_exact
     end
     local more = positions.ready_between(of, shared.last or { of }, pri, id, AHEAD_COUNTED_MAX)
     if more == AHEAD_COUNTED_MAX then
-        local ahead, is_unexpired
-        ahead, is_unexpired, is_exact = positions.estimated(c, tube, shared, pri, id)
-        shared.ahead, shared.is_exact, shared.is_unexpired = is_exact and ahead or math.max(shared.ahead + more, ahead), is_exact, is_unexpired
+        local ahead
+        ahead, is_exact = positions.estimated(c, tube, shared, pri, id)
+        shared.ahead, shared.is_exact = is_exact and ahead or math.max(shared.ahead + more, ahead), is_exact
     else
         shared.ahead = shared.ahead + more
     end
     shared.last = { of, pri, id }
-    return shared.ahead, shared.is_exact, shared.is_unexpired
+    return shared.ahead, shared.is_exact
 end
 
 -- The tasks that are expired and still among the ready ones, and whether these are all.
@@ -88,10 +87,8 @@ local function expired_ready(c, tube)
         end
         rows = rows + 1
         local task = S.task:get({ of, row[3] })
-        local pri, id, key = task[PRI], task[ID], given(task[SUBQUEUE])
-        -- A take may have removed it.
-        if task[STATE] == READY and (tube.o.subqueues and S.line:get({ of, key, pri, id }) or S.ready:get({ of, pri, id })) then
-            found[#found + 1] = { pri, id, key }
+        if task[STATE] == READY and positions.is_in_order(tube, task) then
+            found[#found + 1] = { task[PRI], task[ID], given(task[SUBQUEUE]) }
         end
     end
     return found, rows < DELAYED_LOOKED_MAX
@@ -198,12 +195,12 @@ end
 local function position(c, tube, shared, task, delayed)
     local pri, id, is_gated = task[PRI], task[ID], task[FLAG] == GATED
     local count = tube.o.subqueues and ready_in_subqueues or ready_before
-    local ahead, is_exact, is_unexpired = count(c, tube, shared, pri, id)
+    local ahead, is_exact = count(c, tube, shared, pri, id)
     if is_dropped(tube, shared) then
         return nil
     end
     local gone, own_gone = expired_before(shared.expired, pri, id, given(task[SUBQUEUE]))
-    ahead = is_unexpired and ahead or ahead - gone
+    ahead = ahead - gone
     is_exact = is_exact and shared.has_all_expired
     local due = task[STATE] == DELAYED and not is_gated and task[DUE] or NULL
     local subqueue, gate = NULL, is_gated and positions.gate_ahead(c, tube, id, GATE_LOOKED_MAX) or NULL
@@ -224,7 +221,7 @@ verbs[positions.NUMBER] = function(c, command)
     end
     local tasks, found, shown = waiting_tasks(c, tube, ids), {}, {}
     local delayed = delayed_before(c, tube, tasks)
-    local shared = { size = math.max(#tasks, 1), ahead = 0, is_exact = true, is_unexpired = false }
+    local shared = { size = math.max(#tasks, 1), ahead = 0, is_exact = true }
     shared.expired, shared.has_all_expired = expired_ready(c, tube)
     for place, task in ipairs(tasks) do
         found[task[ID]] = position(c, tube, shared, task, delayed[place])
