@@ -18,6 +18,11 @@ const EMBEDDED: &str = "TASKYARD_EMBEDDED";
 /// Tests per core: most of them wait for timers and other processes.
 const TESTS_PER_CORE: usize = 3;
 
+/// The tests that run when nothing else does, as a filterset of nextest: programs that attack the machine, and tests that count what
+/// happens only if every process reacts in time.
+const ALONE: &str = "test(/^attacks::/) or test(a_killed_backend_requeues) or \
+                     test(metrics_and_status_show_each_class)";
+
 /// The arguments of `test`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct TestOptions {
@@ -107,17 +112,21 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) -> Vec<String> {
     let mut notes = Vec::new();
     let simulator = options.filter.is_none().then(BackgroundSimulator::start);
     steps.run("tests", || {
-        let others = || run_others(options, nextest, tools.as_ref());
         if !nextest {
-            return others();
+            return run_others(options, None, tools.as_ref());
         }
+        let others = |which: &str| {
+            let filterset = format!("{} and {which}", without_fixtures());
+            run_others(options, Some(&filterset), tools.as_ref())
+        };
         let prepare = |command: &mut Command| {
             secret_scan::keep_output(with_tools(command, tools.as_ref()));
         };
         let filters = options.filter.as_slice();
         // Tests of both kinds wait for other processes, so that they use the cores better together.
-        notes = fixtures::run(filters, prepare, Failures::RunAgain, others)?;
-        Ok(())
+        let beside = || others(&format!("not ({ALONE})"));
+        notes = fixtures::run(filters, prepare, Failures::RunAgain, beside)?;
+        others(&format!("({ALONE})"))
     });
     if let Some(simulator) = simulator {
         steps.run("simulator", || {
@@ -134,12 +143,16 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) -> Vec<String> {
     notes
 }
 
-/// Runs all tests but the fixtures; without nextest, all tests.
-fn run_others(options: &TestOptions, nextest: bool, tools: Option<&Tools>) -> Result<(), String> {
-    let mut tests = runner(nextest);
+/// Runs the tests of a filterset with nextest; without one, all tests without nextest.
+fn run_others(
+    options: &TestOptions,
+    filterset: Option<&str>,
+    tools: Option<&Tools>,
+) -> Result<(), String> {
+    let mut tests = runner(filterset.is_some());
     tests.arg("--no-fail-fast");
-    if nextest {
-        tests.args(["--filterset", &without_fixtures()]);
+    if let Some(filterset) = filterset {
+        tests.args(["--filterset", filterset, "--no-tests", "pass"]);
         tests.args(["--test-threads", &test_threads().to_string()]);
     }
     tests.args(&options.filter);

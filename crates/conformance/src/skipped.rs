@@ -21,11 +21,18 @@ pub fn is_embedded() -> bool {
 /// A tool of the tests: where the variable says, or at its usual place. `None` if it is not installed and the tests run without tools.
 #[track_caller]
 pub fn find_tool(variable: &str, usual: impl Into<PathBuf>) -> Option<PathBuf> {
+    find_tool_with(variable, usual, "")
+}
+
+/// The same for a folder that is of no use without this file: an installation that was cut off has left the folder.
+#[track_caller]
+pub fn find_tool_with(variable: &str, usual: impl Into<PathBuf>, needed: &str) -> Option<PathBuf> {
     let path = env::var_os(variable).map_or_else(|| usual.into(), PathBuf::from);
-    if path.exists() {
+    let needed = if needed.is_empty() { path.clone() } else { path.join(needed) };
+    if needed.exists() {
         return Some(path);
     }
-    skip_without(path.display());
+    skip_without(needed.display());
     None
 }
 

@@ -138,6 +138,16 @@ mod tests {
         }
     }
 
+    /// A file that the list does not name would be packed and never served.
+    #[test]
+    fn every_packed_file_is_served() {
+        let packed = Texts::unpack(include_bytes!(concat!(env!("OUT_DIR"), "/dashboard")));
+        let packed: Vec<String> = packed.into_texts().map(|(name, _)| name).collect();
+        let mut served: Vec<_> = FILES.iter().map(|file| file.0).chain([PAGE]).collect();
+        served.sort_unstable();
+        assert_eq!(packed, served);
+    }
+
     #[test]
     fn a_page_finds_its_files_from_every_view() {
         let page = |view| String::from_utf8(page(view, false, true).to_vec()).unwrap();

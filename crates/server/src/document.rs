@@ -16,8 +16,8 @@ const WAITS: [&str; 3] = [
 /// The OpenAPI document of a server that lets requests wait no longer than this, as JSON text.
 pub(crate) fn document(wait_seconds_max: f64) -> String {
     let texts = Texts::unpack(DOCUMENT);
-    let mut document: Value =
-        serde_json::from_str(texts.text("openapi.json")).expect("a test compares it");
+    let mut document: Value = serde_json::from_str(texts.text("openapi.json"))
+        .expect("it is valid JSON: a test compares it with the routes");
     for field in WAITS {
         if let Some(field) = document.pointer_mut(&format!("/components/schemas/{field}")) {
             field["maximum"] = json!(wait_seconds_max);

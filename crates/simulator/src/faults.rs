@@ -40,7 +40,7 @@ pub enum FaultKind {
     ReadOnlyDisk,
     /// The connections of a server are cut in the middle of a frame.
     CutConnections(usize),
-    /// The connections of a server lose everything, and neither side learns it before the end.
+    /// The connections of a server lose everything, or everything in one direction, and neither side learns it before the end.
     SilenceConnections(usize),
     /// The clients of a server read slowly.
     SlowConnections(usize),

@@ -125,7 +125,7 @@ pub struct Plan {
     pub shares_connections: bool,
     /// The clients that use HTTP, which has no sessions.
     pub http_clients: BTreeSet<u32>,
-    /// Whether it lasts for days, across a change of daylight saving time.
+    /// Whether it lasts for days or weeks, across a change of daylight saving time.
     pub lasts_days: bool,
     /// The processes of workers.
     pub workers: Vec<WorkerSpec>,
@@ -238,7 +238,9 @@ impl Plan {
         if self.scenario == Scenario::Memory && rng.u8(0..4) == 0 {
             self.lasts_days = true;
             self.schedules = true;
-            self.pause_max = Duration::from_secs(4 * 3_600);
+            // Days, or weeks; the others keep the histories that they had before.
+            let hours = if self.seed % 8 == 7 { 12 } else { 4 };
+            self.pause_max = Duration::from_secs(hours * 3_600);
             let change = BERLIN_CHANGES[rng.usize(0..BERLIN_CHANGES.len())].0;
             self.start = Timestamp::from_micros((change - rng.i64(0..100_000)) * 1_000_000);
         }

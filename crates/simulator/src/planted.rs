@@ -115,6 +115,8 @@ pub enum PlantedFault {
     HalvePositions,
     /// Tasks are shown to start after half of the time.
     HalveEstimates,
+    /// Tasks are shown to start after twice the time. Only the shares of many runs together show it, so it is in no list.
+    DoubleEstimates,
     /// Deliveries show a part of the payload.
     CutPayload,
     /// A session that its client leaves goes on.
@@ -146,7 +148,7 @@ pub enum PlantedFault {
 }
 
 impl PlantedFault {
-    /// All of them, with the scenarios in which they are looked for.
+    /// Those that single runs find, with the scenarios in which they are looked for.
     pub const ALL: [(PlantedFault, Scenario); 75] = [
         (PlantedFault::ReuseLease, Scenario::Memory),
         (PlantedFault::LoseWakeup, Scenario::Memory),

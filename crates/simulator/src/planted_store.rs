@@ -9,8 +9,8 @@ use taskyard_core::{
 use taskyard_store::{
     BodyKey, Capabilities, Executed, Pending, Store, StoreHealth, StoreTime, Watcher,
 };
+use taskyard_wire::http::LEADER_TUBE;
 
-use crate::judges::LEADER_TUBE;
 use crate::planted::PlantedFault;
 use crate::tubes::TubeRole;
 
@@ -300,13 +300,13 @@ impl PlantedStore {
 }
 
 /// Halves the times in estimates, which the engine adds to what its store knows.
-pub fn halve_estimates(reply: &mut Option<Result<Reply>>) {
+pub fn scale_estimates(reply: &mut Option<Result<Reply>>, factor: f64) {
     let Some(Ok(Reply::Positions(positions))) = reply else { return };
     for estimate in
         positions.iter_mut().filter_map(|position| position.estimate.as_mut()?.as_mut().ok())
     {
         for span in [&mut estimate.p50, &mut estimate.p90] {
-            *span = Span::from_micros(span.as_micros() / 2);
+            *span = Span::from_micros((span.as_micros() as f64 * factor) as i64);
         }
     }
 }

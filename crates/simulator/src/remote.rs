@@ -17,7 +17,7 @@ use crate::network::{ClientNetwork, Network, Protocol, StreamEnd, host};
 use crate::operations::{packed, read_payload};
 use crate::plan::stream;
 use crate::planted::PlantedFault;
-use crate::planted_store::halve_estimates;
+use crate::planted_store::scale_estimates;
 use crate::workers::Freezer;
 use crate::world::World;
 
@@ -78,8 +78,10 @@ impl World {
     ) -> Option<Result<Reply>> {
         if self.network.is_none() {
             let mut reply = self.servers[server].engine().execute(vec![command]).await.pop();
-            if self.planted == Some(PlantedFault::HalveEstimates) {
-                halve_estimates(&mut reply);
+            match self.planted {
+                Some(PlantedFault::HalveEstimates) => scale_estimates(&mut reply, 0.5),
+                Some(PlantedFault::DoubleEstimates) => scale_estimates(&mut reply, 2.0),
+                _ => {}
             }
             return reply;
         }

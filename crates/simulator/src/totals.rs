@@ -59,7 +59,7 @@ impl ScenarioTotals {
     fn line(&self, name: &str) -> String {
         let seconds = self.spent.as_secs_f64().max(f64::MIN_POSITIVE);
         format!(
-            "{name}: {} seeds, {:.1} simulated hours, {} crashes, {} recoveries, {} faults, {} commands, {:.0} commands/s, {:.0} crashes/s, {:.1} s",
+            "{name}: {} seeds, {:.1} simulated hours, {} crashes, {} recoveries, {} faults, {} commands, {:.0} commands/s, {:.0} crashes/s, {:.0} recoveries/s, {:.1} s",
             self.seeds,
             self.simulated.as_secs_f64() / 3_600.0,
             self.crashes,
@@ -68,6 +68,7 @@ impl ScenarioTotals {
             self.commands,
             self.commands as f64 / seconds,
             self.crashes as f64 / seconds,
+            self.recoveries as f64 / seconds,
             self.spent.as_secs_f64()
         )
     }

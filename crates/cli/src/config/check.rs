@@ -5,7 +5,7 @@ use taskyard_wire::Exit;
 
 use super::ConfigCheckArgs;
 use crate::output::{self, note, plural, printable};
-use crate::settings::{Origin, ServeSettings, Setting, SettingsError, Shape};
+use crate::settings::{Origin, ServeSettings, Setting, SettingsError, Shape, unknown_variables};
 
 /// Prints the settings to standard output and the problems to standard error.
 pub fn run(args: &ConfigCheckArgs) -> anyhow::Result<Exit> {
@@ -14,12 +14,13 @@ pub fn run(args: &ConfigCheckArgs) -> anyhow::Result<Exit> {
         Err(SettingsError::Flags(error)) => error.exit(),
         Err(SettingsError::Invalid(problems)) => (Vec::new(), problems),
     };
+    let warnings = unknown_variables();
     let exit = if problems.is_empty() { Exit::Ok } else { Exit::Usage };
     if args.json {
         let settings: Vec<_> = settings.iter().map(as_json).collect();
         let (file, is_valid) = (args.file.display().to_string(), problems.is_empty());
-        let answer =
-            json!({ "file": file, "valid": is_valid, "settings": settings, "problems": problems });
+        let answer = json!({ "file": file, "valid": is_valid, "settings": settings, "problems": problems,
+                    "warnings": warnings });
         output::json(&answer)?;
         return Ok(exit);
     }
@@ -31,6 +32,9 @@ pub fn run(args: &ConfigCheckArgs) -> anyhow::Result<Exit> {
             table.add_row([setting.key.name().to_owned(), value, origin(setting)]);
         }
         output::show(&table)?;
+    }
+    for warning in &warnings {
+        note(format!("taskyard: warning: {warning}"));
     }
     for problem in &problems {
         note(format!("taskyard: {problem}"));

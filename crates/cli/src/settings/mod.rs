@@ -23,7 +23,7 @@ use crate::failure::UsageError;
 use crate::serve::ServeArgs;
 use key::{CONFIG, variable};
 pub use key::{SettingKey, Shape};
-pub use unknown::warn_of_unknown_variables;
+pub use unknown::{unknown_variables, warn_of_unknown_variables};
 
 /// A setting, its values and where they come from.
 #[derive(Clone, Debug)]

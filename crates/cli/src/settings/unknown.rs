@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::env;
+use std::ffi::OsString;
 
 use clap::{Command, CommandFactory};
 
@@ -12,11 +13,9 @@ use crate::output::printable;
 /// What the names of all variables begin with.
 const PREFIX: &str = "TASKYARD_";
 
-/// Variables that are neither options nor wrong: the level of the log, the options in the units of systemd, and what a worker tells
-/// the program that it runs for a task.
-const OTHERS: [&str; 8] = [
+/// Variables that are neither options nor wrong: the level of the log, and what a worker sets for the program that it runs for a task.
+const OTHERS: [&str; 7] = [
     "TASKYARD_LOG",
-    "TASKYARD_OPTIONS",
     "TASKYARD_ATTEMPTS",
     "TASKYARD_ID",
     "TASKYARD_LEASE",
@@ -25,28 +24,43 @@ const OTHERS: [&str; 8] = [
     "TASKYARD_TUBE",
 ];
 
-/// Words in the names of variables with which Kubernetes tells the addresses of services: those of one called `taskyard` have our prefix.
-const KUBERNETES: [&str; 2] = ["PORT", "SERVICE"];
-
 /// Logs a warning for each of them: a name with a typing error is not read, and the server would run with the default.
 pub fn warn_of_unknown_variables() {
-    let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    for warning in warnings(names) {
+    for warning in unknown_variables() {
         tracing::warn!("{warning}");
     }
 }
 
-fn warnings(names: impl Iterator<Item = String>) -> Vec<String> {
+/// A sentence about each of them.
+pub fn unknown_variables() -> Vec<String> {
+    let text = |(name, value): (OsString, OsString)| {
+        Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
+    };
+    warnings(env::vars_os().filter_map(text))
+}
+
+/// Whether Kubernetes sets such a variable: those with the addresses of a service called `taskyard` have our prefix.
+fn is_of_kubernetes(name: &str, value: &str) -> bool {
+    let words: Vec<&str> = name.split('_').collect();
+    words.windows(2).any(|pair| match pair {
+        ["SERVICE", "HOST" | "PORT"] => true,
+        ["PORT", number] => number.parse::<u16>().is_ok(),
+        _ => false,
+    }) || (name.ends_with("_PORT") && value.contains("://"))
+}
+
+fn warnings(variables: impl Iterator<Item = (String, String)>) -> Vec<String> {
     let settings = SettingKey::all().into_iter().map(|key| key.variable());
     let settings: Vec<String> = settings.chain([variable(CONFIG)]).collect();
     let mut known: BTreeSet<String> = OTHERS.into_iter().map(String::from).collect();
     add_variables(&Cli::command(), &mut known);
-    let unknown = names.filter(|name| {
-        let Some(rest) = name.strip_prefix(PREFIX) else { return false };
-        let is_address = rest.split('_').any(|word| KUBERNETES.contains(&word));
-        !is_address && !known.contains(name) && !settings.contains(name)
+    let unknown = variables.filter(|(name, value)| {
+        name.starts_with(PREFIX)
+            && !is_of_kubernetes(name, value)
+            && !known.contains(name)
+            && !settings.contains(name)
     });
-    let warning = |name: String| {
+    let warning = |(name, _): (String, String)| {
         let alike = |setting: &&String| {
             (strsim::jaro_winkler(&name[PREFIX.len()..], &setting[PREFIX.len()..]) * 1000.0) as u32
         };
@@ -74,7 +88,7 @@ mod tests {
 
     /// The warnings about variables with these names behind the prefix.
     fn of(names: &[&str]) -> Vec<String> {
-        warnings(names.iter().map(|name| format!("{PREFIX}{name}")))
+        warnings(names.iter().map(|name| (format!("{PREFIX}{name}"), "8080".into())))
     }
 
     #[test]
@@ -85,6 +99,9 @@ mod tests {
             ("SERVER_TOKENFILE", "SERVER_TOKEN_FILE"),
             ("CONFG", "CONFIG"),
             ("STORE_URL", "STORE"),
+            ("HTTP_PORT", "HTTP"),
+            // Of the unit of a pool.
+            ("OPTIONS", "SQL_OPTIONS"),
         ] {
             let warnings = of(&[wrong]);
             assert_eq!(warnings.len(), 1, "{warnings:?}");
@@ -104,8 +121,16 @@ mod tests {
         let others = ["CONFIG", "LOG", "URL", "TOKEN", "TOKEN_FILE", "CA", "POOL_REDIS", "USERS"];
         assert_eq!(of(&others), [""; 0]);
         // A service of Kubernetes with the name taskyard.
-        let service = ["SERVICE_HOST", "SERVICE_PORT_HTTP", "PORT", "PORT_7070_TCP_ADDR"];
+        let service =
+            ["SERVICE_HOST", "SERVICE_PORT_HTTP", "WEB_SERVICE_PORT", "PORT_7070_TCP_ADDR"];
         assert_eq!(of(&service), [""; 0]);
-        assert_eq!(warnings(["HOME", "MY_TASKYARD_HTPP"].map(String::from).into_iter()), [""; 0]);
+        let variables = [
+            ("TASKYARD_PORT", "tcp://10.0.0.1:7070"),
+            ("HOME", "/root"),
+            ("MY_TASKYARD_HTPP", "0.0.0.0:80"),
+        ];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(warnings(variables.into_iter()), [""; 0]);
+        assert_eq!(of(&["PORT"]).len(), 1, "a number is no address of Kubernetes");
     }
 }

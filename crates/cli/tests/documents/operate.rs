@@ -25,7 +25,6 @@ fn operating_steps(document: &mut DocumentRun) -> Option<()> {
     document.copy("deploy/systemd/taskyard.yaml", "taskyard.yaml");
     document.token("token");
     document.succeed("chmod 600 taskyard.yaml");
-    document.rename("/etc/taskyard/", "");
     document.run();
     document.rename("postgres://db/queue", document.database());
     document.rename("--http 10.0.0.1:7070", "--http 127.0.0.1:0");

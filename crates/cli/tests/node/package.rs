@@ -7,7 +7,7 @@ use std::process::{Command, ExitStatus};
 
 use taskyard_testkit::certificates::write_for_clients;
 use taskyard_testkit::recorded_output::{FOLDER_VARIABLE, record};
-use taskyard_testkit::skipped::find_tool;
+use taskyard_testkit::skipped::{find_tool, find_tool_with};
 use tempfile::TempDir;
 
 /// The source of the package.
@@ -34,7 +34,7 @@ impl NodePackage {
     /// Packs and installs the package; `None` when the tests run without Node.
     pub fn install() -> Option<Self> {
         let node = find_tool("TASKYARD_NODE", "/usr/bin/node")?;
-        let modules = find_tool("TASKYARD_NODE_MODULES", USUAL)?;
+        let modules = find_tool_with("TASKYARD_NODE_MODULES", USUAL, "typescript")?;
         let folder = tempfile::tempdir().expect("a folder can be made");
         let package = NodePackage { node, modules, folder };
         package.pack();

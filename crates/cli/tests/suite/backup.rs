@@ -98,9 +98,9 @@ fn the_commands_of_the_document_work() {
     shell.env("PATH", format!("{}:/usr/bin:/bin", program.display()));
     let output = shell.env("TASKYARD_URL", &serving.url).output().expect("a shell");
     assert!(output.status.success(), "{output:?}");
-    let told = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     for expected in ["backed up 40000 tasks", "queue.backup is intact: 40000", "restored 40000"] {
-        assert!(told.contains(expected), "{told}");
+        assert!(printed.contains(expected), "{printed}");
     }
     drop(serving);
     let serving = Serving::folder(Path::new(&folder.path("restored")), &[]);
@@ -118,8 +118,8 @@ fn a_backup_goes_through_a_pipe() {
     shell.env("TASKYARD_URL", &serving.url);
     let output = shell.output().expect("a shell");
     assert!(output.status.success(), "{output:?}");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(told.contains("backed up 40000 tasks in 1 tube"), "{told}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(printed.contains("backed up 40000 tasks in 1 tube"), "{printed}");
     drop(serving);
     let serving = Serving::folder(Path::new(&folder.path("restored")), &[]);
     assert_eq!(counts(&serving).0, TASKS);
@@ -131,23 +131,23 @@ fn what_cannot_be_done_is_refused() {
     let serving = folder.serve();
     let file = folder.path("queue.backup");
     serving.run(&["backup", &file]).good();
-    let told = serving.run(&["backup", &file]).ends(6);
+    let printed = serving.run(&["backup", &file]).ends(6);
     assert!(
-        told.err.contains("exists; choose another name, or replace it with --force"),
-        "{told:?}"
+        printed.err.contains("exists; choose another name, or replace it with --force"),
+        "{printed:?}"
     );
-    let told = serving.run(&["backup", "--force", &file]).good();
-    assert!(told.starts_with("backed up 40000 tasks in 1 tube into "), "{told}");
-    let told = serving.run(&["backup", &folder.path("")]).ends(6);
-    assert!(told.err.contains("is not a file"), "{told:?}");
+    let printed = serving.run(&["backup", "--force", &file]).good();
+    assert!(printed.starts_with("backed up 40000 tasks in 1 tube into "), "{printed}");
+    let printed = serving.run(&["backup", &folder.path("")]).ends(6);
+    assert!(printed.err.contains("is not a file"), "{printed:?}");
     serving.run(&["backup", &folder.path("none/x")]).ends(1);
     // A used folder, that of the server itself included.
-    let told = folder.restore("queue.backup", "data").ends(6);
-    assert!(told.err.contains("is not empty: it has taskyard."), "{told:?}");
+    let printed = folder.restore("queue.backup", "data").ends(6);
+    assert!(printed.err.contains("is not empty: it has taskyard."), "{printed:?}");
     fs::create_dir(folder.path("own")).expect("a folder");
     fs::write(folder.path("own/notes"), "x").expect("a file");
-    let told = folder.restore("queue.backup", "own").ends(6);
-    assert!(told.err.contains("it has notes"), "{told:?}");
+    let printed = folder.restore("queue.backup", "own").ends(6);
+    assert!(printed.err.contains("it has notes"), "{printed:?}");
     run(&["restore", &file]).ends(2);
     // Damage, a cut, another file.
     let intact = fs::read(&file).expect("the file");
@@ -157,8 +157,11 @@ fn what_cannot_be_done_is_refused() {
         (&b"SQLite format 3"[..], "it is not a backup of taskyard"),
     ] {
         fs::write(folder.path("bad"), bytes).expect("a file");
-        let told = folder.restore("bad", "new").ends(1);
-        assert!(told.err.contains("cannot restore ") && told.err.contains(expected), "{told:?}");
+        let printed = folder.restore("bad", "new").ends(1);
+        assert!(
+            printed.err.contains("cannot restore ") && printed.err.contains(expected),
+            "{printed:?}"
+        );
         run(&["restore", &folder.path("bad"), "--check"]).ends(1);
         assert!(!folder.has("new") && !folder.has("new.restoring"));
     }
@@ -181,10 +184,10 @@ fn only_administrators_make_backups_and_only_of_folders() {
     let mut command = binary();
     command.args(["serve", "--store", "memory:", "--http", "127.0.0.1:0", "--iproto", "off"]);
     let serving = Serving::start(&mut command);
-    let told = serving.run(&["backup", &path("b")]).ends(6);
+    let printed = serving.run(&["backup", &path("b")]).ends(6);
     assert!(
-        told.err.contains("makes no backups of the memory store; use `serve --data DIR`"),
-        "{told:?}"
+        printed.err.contains("makes no backups of the memory store; use `serve --data DIR`"),
+        "{printed:?}"
     );
 }
 
@@ -197,12 +200,12 @@ fn a_link_is_not_followed_and_the_file_is_private() {
     let (file, partial) = (folder.path("queue.backup"), folder.path("queue.backup.partial"));
     fs::write(folder.path("other"), "content").expect("a file");
     std::os::unix::fs::symlink(folder.path("other"), &partial).expect("a link");
-    let told = serving.run(&["backup", &file]).ends(1);
-    assert!(told.err.contains("cannot write ") && !folder.has("queue.backup"), "{told:?}");
+    let printed = serving.run(&["backup", &file]).ends(1);
+    assert!(printed.err.contains("cannot write ") && !folder.has("queue.backup"), "{printed:?}");
     fs::remove_file(&partial).expect("the link is still there");
     fs::hard_link(folder.path("other"), &partial).expect("a link");
-    let told = back_up_again(&serving, &file).ends(1);
-    assert!(told.err.contains("not a regular file of this user"), "{told:?}");
+    let printed = back_up_again(&serving, &file).ends(1);
+    assert!(printed.err.contains("not a regular file of this user"), "{printed:?}");
     assert_eq!(fs::read(folder.path("other")).expect("the file"), b"content");
     fs::remove_file(&partial).expect("the link is still there");
     fs::write(&partial, "earlier").expect("a file");

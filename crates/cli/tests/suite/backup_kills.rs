@@ -69,6 +69,14 @@ fn back_up(gate: &AnswerGate, file: &str) -> Running {
     Running::start(binary().args(["backup", file]).env("TASKYARD_URL", &gate.url))
 }
 
+/// Waits until this does not hold any more; the command must still run then.
+fn wait_while(running: &mut Running, holds: impl Fn() -> bool) {
+    while holds() {
+        assert!(!running.has_ended(), "the command ended before it was killed");
+        thread::yield_now();
+    }
+}
+
 fn length(path: &str) -> u64 {
     fs::metadata(path).map_or(0, |about| about.len())
 }
@@ -84,17 +92,15 @@ fn a_killed_backup_leaves_no_file_and_does_not_block_the_next() {
     // The head of the answer is more than nothing, so some bytes of the file are missing in the last case, too.
     for bytes in [2 * HEAD_BYTES, whole / 2, whole] {
         let gate = AnswerGate::new(&serving, bytes);
-        let backup = back_up(&gate, &file);
+        let mut backup = back_up(&gate, &file);
         gate.wait();
-        while length(&partial) + HEAD_BYTES < bytes {
-            thread::yield_now();
-        }
+        wait_while(&mut backup, || length(&partial) + HEAD_BYTES < bytes);
         // This kills it.
         drop(backup);
         drop(gate);
         assert!(!folder.has("queue.backup") && length(&partial) < whole);
-        let told = folder.restore("queue.backup.partial", "new").ends(1);
-        assert!(told.err.contains("it was cut, or the backup was not finished"), "{told:?}");
+        let refused = folder.restore("queue.backup.partial", "new").ends(1);
+        assert!(refused.err.contains("it was cut, or the backup was not finished"), "{refused:?}");
         let made = back_up_again(&serving, &file).good();
         assert!(made.starts_with("backed up 40000 tasks"), "{made}");
         assert!(!folder.has("queue.backup.partial"));
@@ -136,8 +142,8 @@ fn a_server_killed_during_a_backup_leaves_no_backup() {
     let backup = back_up(&gate, &file);
     gate.wait();
     // The server has more to send.
-    let told = serving.run(&["backup", &path("other")]);
-    assert!(told.err.contains("another backup of this server is running"), "{told:?}");
+    let refused = serving.run(&["backup", &path("other")]);
+    assert!(refused.err.contains("another backup of this server is running"), "{refused:?}");
     serving.signal("KILL");
     let (status, _) = serving.ended();
     assert_eq!(status.signal(), Some(9));
@@ -184,12 +190,10 @@ fn a_killed_restore_leaves_no_folder_and_the_next_one_works() {
     let folder = BackupFolder::new();
     folder.serve().run(&["backup", &folder.path("queue.backup")]).good();
     let backup = fs::read(folder.path("queue.backup")).expect("the file");
-    // The end of the input is never told, so the last case is a restore that has all bytes and does not know it.
+    // The input has no end, so the last case is a restore that has all bytes and waits for more.
     for bytes in [0, backup.len() / 2, backup.len()] {
-        let (restore, input) = restore_begun(&folder.path("new"), &backup[..bytes]);
-        while !folder.has("new.restoring/taskyard.restoring") {
-            thread::yield_now();
-        }
+        let (mut restore, input) = restore_begun(&folder.path("new"), &backup[..bytes]);
+        wait_while(&mut restore, || !folder.has("new.restoring/taskyard.restoring"));
         // This kills it.
         drop(restore);
         drop(input);

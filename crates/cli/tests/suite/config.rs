@@ -124,6 +124,23 @@ fn check_shows_each_value_and_where_it_comes_from() {
     assert_eq!((&strict["value"], &strict["line"]), (&true.into(), &4.into()));
 }
 
+/// A variable with a typing error left the setting at its default, and the check said "valid".
+#[test]
+fn check_warns_of_unknown_variables() {
+    let config = ConfigFolder::new("memory: 64MB\n");
+    for flags in [&[][..], &["--json"]] {
+        let mut command = binary();
+        command.args(["config", "check"]).arg(config.file()).args(flags);
+        let ran = Running::start(command.env("TASKYARD_HTPP", "0.0.0.0:80")).ended().ends(0);
+        let warning = "TASKYARD_HTPP";
+        if flags.is_empty() {
+            assert!(ran.err.contains(warning) && ran.err.contains("TASKYARD_HTTP"), "{ran:?}");
+        } else {
+            assert!(ran.json()[0]["warnings"][0].as_str().unwrap().contains(warning), "{ran:?}");
+        }
+    }
+}
+
 #[test]
 fn check_reads_the_files_that_are_named() {
     let config = ConfigFolder::new(

@@ -155,6 +155,11 @@ impl Running {
         self.child.id()
     }
 
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
     /// Sends a signal by name.
     pub fn signal(&self, name: &str) {
         send_signal(self.child.id(), name);

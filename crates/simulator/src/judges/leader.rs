@@ -1,12 +1,10 @@
 //! Judges that one manager leads at a time: one server holds the leader task of all.
 
 use taskyard_core::TubeName;
+use taskyard_wire::http::LEADER_TUBE;
 
 use super::overlap;
 use crate::evidence::Evidence;
-
-/// The tube of the leader task.
-pub const LEADER_TUBE: &str = "taskyard.manager.seat";
 
 /// Finds two managers that lead at the same time.
 pub fn judge(evidence: &Evidence<'_>) -> Option<String> {

@@ -38,7 +38,6 @@ use crate::evidence::Evidence;
 
 pub use daylight::DAILY;
 pub use estimates::{HeldEstimates, count as count_estimates};
-pub use leader::LEADER_TUBE;
 
 /// A promise that a run broke.
 #[derive(Clone, Debug, PartialEq, Eq)]

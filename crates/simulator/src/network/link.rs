@@ -39,7 +39,8 @@ struct LinkState {
     latency_max: Duration,
     planted: Option<PlantedFault>,
     is_slow: bool,
-    is_silent: bool,
+    /// Whether all that is sent is lost, to the client and to the server.
+    silent: [bool; 2],
     /// Replies so far, for planted faults.
     frames: u64,
     /// The latest answer over HTTP, for a planted fault.
@@ -130,7 +131,7 @@ impl Link {
             latency_max,
             planted,
             is_slow: false,
-            is_silent: false,
+            silent: [false; 2],
             frames: 0,
             answer: Vec::new(),
             directions: [Direction::new(), Direction::new()],
@@ -159,11 +160,11 @@ impl Link {
         }
     }
 
-    /// Loses everything from now on, and tells neither side.
-    pub fn silence(&self) {
+    /// Loses everything from now on, to the client, to the server or to both, without a notice to either side.
+    pub fn silence(&self, silent: [bool; 2]) {
         let state = &mut *self.state();
-        state.is_silent = true;
-        for direction in &mut state.directions {
+        state.silent = silent;
+        for (direction, _) in state.directions.iter_mut().zip(silent).filter(|of| of.1) {
             direction.parts.clear();
             direction.bytes = 0;
         }
@@ -172,7 +173,7 @@ impl Link {
     /// Breaks a connection that was silent.
     pub fn end_silence(&self) {
         let state = &mut *self.state();
-        if state.is_silent {
+        if state.silent.contains(&true) {
             state.reset();
         }
     }
@@ -187,7 +188,7 @@ impl Link {
     /// One side has closed its end.
     pub fn close(&self, by: Side, end: LinkEnd) {
         let state = &mut *self.state();
-        if state.is_silent {
+        if state.is_silent(by.other()) {
             return;
         }
         let direction = state.to(by.other());
@@ -205,7 +206,7 @@ impl Link {
     pub fn write(&self, by: Side, bytes: &[u8]) -> io::Result<usize> {
         let state = &mut *self.state();
         let window = if state.is_slow { SLOW_WINDOW } else { WINDOW };
-        let is_silent = state.is_silent;
+        let is_silent = state.is_silent(by.other());
         let direction = state.to(by.other());
         if direction.end == Some(LinkEnd::Reset) {
             return Err(io::ErrorKind::ConnectionReset.into());
@@ -295,11 +296,16 @@ impl LinkState {
         &mut self.directions[usize::from(side == Side::Server)]
     }
 
+    /// Whether what is sent to one side is lost.
+    fn is_silent(&self, to: Side) -> bool {
+        self.silent[usize::from(to == Side::Server)]
+    }
+
     /// Breaks the connection; what was under way arrives before.
     fn reset(&mut self) {
         // As if the session of the server did not notice the end of its connection.
         let server_notices = self.planted != Some(PlantedFault::KeepCutSessions);
-        self.is_silent = !server_notices;
+        self.silent = [!server_notices; 2];
         for side in [Side::Client, Side::Server] {
             if side == Side::Server && !server_notices {
                 continue;

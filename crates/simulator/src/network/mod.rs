@@ -41,6 +41,8 @@ pub struct Network(Arc<Mutex<NetworkState>>);
 
 struct NetworkState {
     rng: Rng,
+    /// Draws which sides hear nothing, in runs where connections can be half-open.
+    rng_of_sides: Option<Rng>,
     latency_max: Duration,
     planted: Option<PlantedFault>,
     /// Where the connections of the running servers arrive.
@@ -55,6 +57,8 @@ impl Network {
     pub fn new(plan: &Plan, planted: Option<PlantedFault>) -> Self {
         Network(Arc::new(Mutex::new(NetworkState {
             rng: stream(plan.seed, u64::MAX, 3),
+            // The others keep the histories that they had before.
+            rng_of_sides: (plan.seed % 4 == 3).then(|| stream(plan.seed, u64::MAX, 13)),
             latency_max: plan.latency_max,
             planted,
             listeners: BTreeMap::new(),
@@ -88,9 +92,14 @@ impl Network {
                 }
             }
             FaultKind::SilenceConnections(server) => {
+                let silent = match state.rng_of_sides.as_mut().map(|rng| rng.u8(0..3)) {
+                    Some(0) => [true, false],
+                    Some(1) => [false, true],
+                    _ => [true, true],
+                };
                 for link in state.links_of(server) {
                     // When the other side can be reached again, it answers that it does not know the connection.
-                    if begins { link.silence() } else { link.end_silence() }
+                    if begins { link.silence(silent) } else { link.end_silence() }
                 }
             }
             FaultKind::SlowConnections(server) => {

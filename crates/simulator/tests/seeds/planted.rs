@@ -5,7 +5,7 @@ use taskyard_simulator::{Mask, Plan, PlantedFault, Scenario, run};
 use crate::short_plans;
 
 /// Each must be found by the first so many short plans.
-const PLANS_MAX: usize = 100;
+pub const PLANS_MAX: usize = 100;
 
 fn check_planted(wanted: Scenario) {
     for (fault, scenario) in PlantedFault::ALL.into_iter().filter(|planted| planted.1 == wanted) {
@@ -59,6 +59,7 @@ fn planted_faults_are_found_by_their_own_judge() {
         (PlantedFault::HalveEstimates, Scenario::Estimates, "estimates"),
         (PlantedFault::DropLastFrame, Scenario::Crashes, "damage"),
         (PlantedFault::SwapWrites, Scenario::Crashes, "damage"),
+        (PlantedFault::SplitLead, Scenario::Workers, "leader"),
     ] {
         let is_found = |plan: Plan| {
             let violation = run(&plan, &Mask::default(), Some(fault)).violation;
@@ -67,6 +68,21 @@ fn planted_faults_are_found_by_their_own_judge() {
         let found = short_plans(scenario).take(PLANS_MAX).any(is_found);
         assert!(found, "{fault:?} is not found by {judge} in {PLANS_MAX} runs");
     }
+}
+
+/// The table of docs/testing.md was not written again when faults were added.
+#[test]
+fn the_documents_list_all_planted_faults() {
+    let text = include_str!("../../../../docs/testing.md");
+    let (_, table) = text.split_once("| planted fault | scenario |").expect("it has a table");
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let rows: Vec<_> = rows.map(|row| row.split('|').skip(1).take(2).collect::<String>()).collect();
+    let row =
+        |(fault, scenario): (PlantedFault, Scenario)| format!(" `{fault:?}`  {} ", scenario.name());
+    assert_eq!(rows, PlantedFault::ALL.map(row));
+    let readme = include_str!("../../../../README.md");
+    let count = PlantedFault::ALL.len();
+    assert!(readme.contains(&format!("finds {count} of {count} planted faults")), "the README");
 }
 
 /// The first seeds that find them: a run of a pool takes too long to look for them here.

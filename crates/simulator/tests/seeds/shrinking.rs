@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use taskyard_simulator::{Failure, Mask, Plan, PlantedFault, RunReport, Scenario, run, shrink};
 
+use crate::planted::PLANS_MAX;
 use crate::short_plans;
 
 /// The first run that finds a planted fault.
 fn find(fault: PlantedFault, scenario: Scenario) -> (Plan, RunReport) {
-    let found = short_plans(scenario).find_map(|plan| {
+    let found = short_plans(scenario).take(PLANS_MAX).find_map(|plan| {
         let report = run(&plan, &Mask::default(), Some(fault));
         report.violation.is_some().then_some((plan, report))
     });
-    found.expect("seeds never end")
+    found.expect("the fault is found")
 }
 
 fn shrunk(fault: PlantedFault, scenario: Scenario) -> (Plan, Failure) {

@@ -214,6 +214,16 @@ mod tests {
     use super::*;
     use taskyard_store::limits::typed_limits;
 
+    /// A file that no list names would be packed and never sent to the database.
+    #[test]
+    fn every_statement_is_used() {
+        let packed = Texts::unpack(include_bytes!(concat!(env!("OUT_DIR"), "/statements")));
+        let packed: Vec<String> = packed.into_texts().map(|(name, _)| name).collect();
+        let mut used = [MIGRATIONS, VERBS].concat();
+        used.sort_unstable();
+        assert_eq!(packed, used);
+    }
+
     #[test]
     fn limits_come_from_the_core() {
         for verbs in VERBS.iter().map(|name| STATEMENTS.text(name)) {

@@ -70,6 +70,16 @@ mod tests {
     use super::*;
     use taskyard_store::limits::typed_limits;
 
+    /// A file that the library does not name would be packed and never loaded.
+    #[test]
+    fn every_packed_file_is_used() {
+        let packed = Texts::unpack(include_bytes!(concat!(env!("OUT_DIR"), "/library")));
+        let files = files();
+        let unused: Vec<_> =
+            packed.into_texts().filter(|(_, text)| !files.contains(text)).collect();
+        assert_eq!(unused, []);
+    }
+
     #[test]
     fn limits_come_from_the_core() {
         let accepted = [

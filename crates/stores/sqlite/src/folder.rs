@@ -85,10 +85,24 @@ pub(super) fn seal_file(folder: &Path) -> PathBuf {
     folder.join("taskyard.seal")
 }
 
+/// Opens the store in a folder.
 pub(super) fn open(folder: &DataFolder, options: &OpenOptions) -> Result<OpenFolder, OpenError> {
+    open_as(folder, options, false)
+}
+
+/// Opens the store in the folder in which a restore works: nothing else opens one with its mark.
+pub(super) fn open_restored(folder: &DataFolder) -> Result<OpenFolder, OpenError> {
+    open_as(folder, &OpenOptions::default(), true)
+}
+
+fn open_as(
+    folder: &DataFolder,
+    options: &OpenOptions,
+    is_restore: bool,
+) -> Result<OpenFolder, OpenError> {
     folder.platform().make_private(folder)?;
     let mut lock = FolderLock::take(folder)?;
-    if folder.has(&restore_mark(folder)) {
+    if !is_restore && folder.has(&restore_mark(folder)) {
         let what =
             "a restore into it did not end; run `taskyard restore` again, or remove this folder";
         return Err(OpenError::Unavailable { folder: folder.to_path_buf(), what: what.into() });

@@ -136,7 +136,23 @@ impl SqliteStore {
         options: &OpenOptions,
     ) -> Result<SqliteStore, OpenError> {
         let folder = DataFolder::new(folder, platform);
-        let mut open = folder::open(&folder, options)?;
+        let open = folder::open(&folder, options)?;
+        SqliteStore::start(folder, open, options)
+    }
+
+    /// Opens the folder in which a restore works.
+    fn open_restored(folder: &Path) -> Result<SqliteStore, OpenError> {
+        let folder = DataFolder::new(folder, Arc::new(SystemPlatform::default()));
+        let open = folder::open_restored(&folder)?;
+        SqliteStore::start(folder, open, &OpenOptions::default())
+    }
+
+    /// Starts the threads of a store.
+    fn start(
+        folder: DataFolder,
+        mut open: folder::OpenFolder,
+        options: &OpenOptions,
+    ) -> Result<SqliteStore, OpenError> {
         let backups = Arc::new(BackupSlot::default());
         let writer = Writer::start(&folder, open.db, open.writer_state, backups.clone())?;
         let reader = BodyReader::start(&folder)?;

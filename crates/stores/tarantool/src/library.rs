@@ -140,11 +140,25 @@ mod tests {
         assert_ne!(library.name, Library::adapter().name);
     }
 
+    /// All files of the two libraries.
+    fn files() -> Vec<&'static str> {
+        [&SHARED[..], &TUBES, &[SEMAPHORE], &SEMAPHORES, &[SERVERS, RESYNC], &LAST, &ADAPTER]
+            .concat()
+    }
+
+    /// A file that no library names would be packed and never loaded.
+    #[test]
+    fn every_packed_file_is_used() {
+        let packed = Texts::unpack(include_bytes!(concat!(env!("OUT_DIR"), "/library")));
+        let used = [files(), vec!["probe.lua", "load.lua"]].concat();
+        let packed = packed.into_texts().map(|(name, _)| name);
+        let unused: Vec<_> = packed.filter(|name| !used.contains(&&**name)).collect();
+        assert_eq!(unused, [""; 0]);
+    }
+
     #[test]
     fn limits_come_from_the_core() {
-        let files =
-            [&SHARED[..], &TUBES, &[SEMAPHORE], &SEMAPHORES, &[SERVERS, RESYNC], &LAST, &ADAPTER];
-        let files: String = files.concat().into_iter().map(file).collect();
+        let files: String = files().into_iter().map(file).collect();
         let accepted = ["STEP = 1000", "NOTICES_MAX = 1000", "PULSE_SECONDS = 1000000"];
         assert_eq!(typed_limits(&files, &accepted), Vec::<String>::new());
         for library in [Library::new(), Library::adapter()] {

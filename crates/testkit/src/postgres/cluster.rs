@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::cleanup::CleanupShell;
 use crate::recorded_output::{in_url, keep_log, new_password};
 use crate::server_process::send_signal;
-use crate::skipped::find_tool;
+use crate::skipped::find_tool_with;
 
 /// Where PostgreSQL's programs are, unless `TASKYARD_POSTGRES` says otherwise.
 const USUAL: &str = "/usr/lib/postgresql/15/bin";
@@ -40,7 +40,7 @@ max_locks_per_transaction = 256
 
 /// The folder of PostgreSQL's programs; nothing when the tests are to go on without.
 pub fn programs() -> Option<PathBuf> {
-    find_tool("TASKYARD_POSTGRES", USUAL)
+    find_tool_with("TASKYARD_POSTGRES", USUAL, "postgres")
 }
 
 /// The id of the user without privileges on Linux.

@@ -13,11 +13,7 @@ use crate::fixture::{TestPool, until_gone};
 /// A pool with sandboxes; `None` where they are not possible.
 async fn sandboxed(more: &str) -> Option<TestPool> {
     let site = TestPool::new(1, more).await;
-    if !site.pool.backends().isolation().has_bubblewrap() {
-        skip("bubblewrap does not work on this machine");
-        return None;
-    }
-    Some(site)
+    site.has_bubblewrap().then_some(site)
 }
 
 fn output(answer: &Value) -> String {

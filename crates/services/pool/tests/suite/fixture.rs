@@ -14,6 +14,7 @@ use taskyard_pool::gateway::router;
 use taskyard_pool::scheduler::Status;
 use taskyard_pool::{Config, Pool};
 use taskyard_testkit::recorded_output::keep_log;
+use taskyard_testkit::skipped::skip;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
@@ -75,6 +76,15 @@ impl TestPool {
             router(pool.gateway().clone()).into_make_service_with_connect_info::<SocketAddr>();
         let serving = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         TestPool { pool, address, serving }
+    }
+
+    /// Whether programs run in bubblewrap; otherwise notes that the test is skipped.
+    pub fn has_bubblewrap(&self) -> bool {
+        let has = self.pool.backends().isolation().has_bubblewrap();
+        if !has {
+            skip("bubblewrap does not work on this machine");
+        }
+        has
     }
 
     /// Sends a whole task and returns the status and the response.

@@ -18,7 +18,7 @@ const ARGUMENT: &str = "taskyard-pool-sandbox-init";
 /// A pool with sandboxes; `None` where they are not possible.
 async fn sandboxed(backends: u32, more: &str) -> Option<TestPool> {
     let site = TestPool::new(backends, more).await;
-    site.pool.backends().isolation().has_bubblewrap().then_some(site)
+    site.has_bubblewrap().then_some(site)
 }
 
 fn output(answer: &Value) -> String {
@@ -93,7 +93,7 @@ async fn sandboxes_that_show_replaced_paths_are_not_used() {
         "backends: 1\nseed: 1\nprograms: {{sh: {{command: [/bin/cat, '{path}/version'], read: ['{path}']}}}}\n"
     );
     let site = TestPool::of(Config::parse(&config).unwrap()).await;
-    if !site.pool.backends().isolation().has_bubblewrap() {
+    if !site.has_bubblewrap() {
         return;
     }
     for text in ["old", "new", "newer"] {
@@ -112,7 +112,7 @@ async fn sandboxes_that_show_replaced_paths_are_not_used() {
 async fn a_missing_program_is_tried_once() {
     let config = "backends: 1\nseed: 1\nprograms: {sh: {command: [/usr/bin/nosuch]}, odd: {command: [/etc]}}\n";
     let site = TestPool::of(Config::parse(config).unwrap()).await;
-    if !site.pool.backends().isolation().has_bubblewrap() {
+    if !site.has_bubblewrap() {
         return;
     }
     for program in ["sh", "odd"] {
@@ -195,7 +195,7 @@ programs:
 #[tokio::test]
 async fn alternating_programs_have_their_own_sandboxes() {
     let site = TestPool::of(Config::parse(TWO).unwrap()).await;
-    if !site.pool.backends().isolation().has_bubblewrap() {
+    if !site.has_bubblewrap() {
         return;
     }
     let run = async |program: &str| {
@@ -226,7 +226,7 @@ async fn ready_sandboxes_are_removed_if_a_task_needs_their_user() {
                 '$SIG{TERM} = \"IGNORE\"; $| = 1; print \"up\\n\"; sleep 1 while 1']}\n  \
                 other: {command: [/bin/echo, well], environment: {WHO: other}}\n";
     let site = TestPool::of(Config::parse(&format!("backends: 1\nseed: 1\n{more}")).unwrap()).await;
-    if !site.pool.backends().isolation().has_bubblewrap() {
+    if !site.has_bubblewrap() {
         return;
     }
     site.until_ready(1).await;
@@ -254,7 +254,7 @@ async fn a_program_inherits_three_streams_and_nothing_else() {
                     input: {command: [/bin/readlink, /proc/self/fd/0]}\n  \
                     peek: {command: [/bin/ls, /proc/1/fd, /proc/1/exe]}\n";
     let site = TestPool::of(Config::parse(&format!("backends: 1\n{programs}")).unwrap()).await;
-    if !site.pool.backends().isolation().has_bubblewrap() {
+    if !site.has_bubblewrap() {
         return;
     }
     let run = async |program: &str| output(&site.post_to(program, json!({ "input": [] })).await.1);
@@ -306,7 +306,7 @@ async fn a_session_receives_the_exit_of_its_program() {
                     exits: {command: [/bin/true], interactive: [/bin/sh, -c, 'echo up; exit 137']}\n  \
                     none: {command: [/bin/true], interactive: [/nowhere/at/all]}\n";
     let site = TestPool::of(Config::parse(&format!("backends: 1\n{programs}")).unwrap()).await;
-    if !site.pool.backends().isolation().has_bubblewrap() {
+    if !site.has_bubblewrap() {
         return;
     }
     for (program, expected) in [

@@ -82,7 +82,7 @@ async fn clients_that_leave_take_no_processes_from_later_tasks() {
 async fn a_sandbox_that_cannot_start_is_reported() {
     // A link that cannot be created inside.
     let site = TestPool::new(1, "  walled: {command: [/bin/true], read: [/proc/self]}\n").await;
-    if !site.pool.backends().isolation().has_bubblewrap() {
+    if !site.has_bubblewrap() {
         return;
     }
     let file = json!({ "filename": "a.sh", "text": "" });
@@ -96,7 +96,7 @@ async fn a_sandbox_that_cannot_start_is_reported() {
 #[tokio::test]
 async fn too_little_memory_is_reported_by_the_program() {
     let site = TestPool::new(1, "limits: {memory_bytes_max: 1000000}").await;
-    if !site.pool.backends().isolation().has_bubblewrap() {
+    if !site.has_bubblewrap() {
         return;
     }
     let answer = site.run("true").await;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rusqlite::types::ToSqlOutput;
 use rusqlite::{Connection, params_from_iter};
-use taskyard_store::{OpenError, OpenOptions};
+use taskyard_store::OpenError;
 
 use super::super::SqliteStore;
 use super::super::codec::{Head, RowError};
@@ -97,10 +97,8 @@ pub fn restore(
     refuse_used(folder)?;
     work.platform().make_private(&work)?;
     let lock = FolderLock::take(&work)?;
-    let restored = empty(&work)
-        .and_then(|()| mark(&work))
-        .and_then(|()| build(file, &work, now, progress))
-        .and_then(|header| unmark(&work).map(|()| header));
+    let restored =
+        empty(&work).and_then(|()| mark(&work)).and_then(|()| build(file, &work, now, progress));
     lock.release();
     let restored = restored.and_then(|header| {
         open_once(&work)?;
@@ -149,7 +147,7 @@ fn work_folder(folder: &Path) -> Result<PathBuf, RestoreError> {
     Ok(folder.with_file_name(name))
 }
 
-/// Removes what an earlier restore left; refuses a folder with files of others.
+/// Removes what an earlier restore left, but not its mark; refuses a folder with files of others.
 fn empty(work: &DataFolder) -> Result<(), RestoreError> {
     let failed = unavailable(work);
     let mut ours = Vec::new();
@@ -160,8 +158,9 @@ fn empty(work: &DataFolder) -> Result<(), RestoreError> {
         }
         ours.push(name);
     }
-    ours.retain(|name| name != "taskyard.lock");
-    let removed = ours.iter().try_for_each(|name| fs::remove_file(work.join(name)));
+    let is_kept = |path: &Path| path == restore_mark(work) || path.ends_with("taskyard.lock");
+    let mut removed = ours.iter().map(|name| work.join(name)).filter(|path| !is_kept(path));
+    let removed = removed.try_for_each(fs::remove_file);
     Ok(removed.map_err(&failed)?)
 }
 
@@ -171,18 +170,17 @@ fn mark(work: &DataFolder) -> Result<(), RestoreError> {
     Ok(marked.and_then(|_| work.sync()).map_err(unavailable(work))?)
 }
 
-/// The folder has a complete database.
-fn unmark(work: &DataFolder) -> Result<(), RestoreError> {
-    Ok(work.platform().remove(&restore_mark(work)).map_err(unavailable(work))?)
-}
-
 /// Removes the folder of a restore that failed, as far as it belongs to it.
 fn remove(work: &DataFolder) {
+    // Another program may use it.
+    let Ok(lock) = FolderLock::take(work) else { return };
     if empty(work).is_ok() {
         // What is left of it is removed by the next restore.
+        _ = fs::remove_file(restore_mark(work));
         _ = fs::remove_file(work.join("taskyard.lock"));
         _ = fs::remove_dir(&**work);
     }
+    lock.release();
 }
 
 /// Writes the files of the store.
@@ -326,7 +324,7 @@ impl<'a> DatabaseBuilder<'a> {
 
 /// Opens the store, which verifies its content, and closes it.
 fn open_once(work: &DataFolder) -> Result<(), RestoreError> {
-    let store = SqliteStore::open(work, &OpenOptions::default()).map_err(content_error)?;
+    let store = SqliteStore::open_restored(work).map_err(content_error)?;
     let closed = store.close_now();
     closed.map_err(|error| RestoreError::Content(error.to_string()))
 }
@@ -341,6 +339,7 @@ fn content_error(error: OpenError) -> RestoreError {
 
 /// Gives the folder its name.
 fn publish(work: &DataFolder, folder: &Path) -> Result<(), RestoreError> {
+    work.platform().remove(&restore_mark(work)).map_err(unavailable(work))?;
     work.sync().map_err(unavailable(work))?;
     // An empty folder is replaced; one that was used meanwhile is not.
     if let Err(error) = fs::rename(&**work, folder) {

@@ -15,6 +15,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::json;
 use taskyard_testkit::random::{new_seed, runs};
+use taskyard_testkit::skipped::skip;
 
 use crate::fixture::{TestPool, processes};
 
@@ -112,7 +113,7 @@ fn random_steps() -> fastrand::Rng {
 #[tokio::test]
 async fn a_pool_that_is_killed_at_any_step_of_a_start_leaves_nothing() {
     let site = TestPool::new(1, "isolation: {first_uid: 61200}").await;
-    if !site.pool.backends().isolation().has_bubblewrap() {
+    if !site.has_bubblewrap() {
         return;
     }
     let uid = 61_290;
@@ -147,7 +148,7 @@ async fn a_pool_that_is_killed_at_any_step_of_a_start_leaves_nothing() {
 #[tokio::test]
 async fn bubblewrap_that_is_killed_at_any_moment_leaves_nothing() {
     let site = TestPool::new(1, "isolation: {first_uid: 61210}").await;
-    if !site.pool.backends().isolation().has_bubblewrap() {
+    if !site.has_bubblewrap() {
         return;
     }
     let base = site.pool.backends().folder().to_owned();
@@ -187,7 +188,7 @@ async fn bubblewrap_that_is_killed_at_any_moment_leaves_nothing() {
 #[tokio::test]
 async fn processes_of_an_earlier_pool_end_when_their_users_are_claimed() {
     if !geteuid().is_root() {
-        return;
+        return skip("only root may start processes of other users");
     }
     let mut left = Command::new("/bin/sleep");
     let mut left = left.arg("1000").uid(61_221).gid(61_221).spawn().unwrap();
