@@ -37,8 +37,9 @@ const BUDGETS: &[Budget] = &[
     builds("build", 20, 375),
     runs("doc tests", 20),
     runs("packages", 10),
-    runs("tests", 490),
-    // It runs beside the tests, so that it has mostly ended.
+    runs("fixtures", 270),
+    runs("tests", 220),
+    // It runs beside the two steps before it, so that it has mostly ended.
     runs("simulator", 3),
     runs("secrets", 3),
 ];

@@ -108,7 +108,7 @@ fn round(tools: &Tools, seed: u64) -> Result<(), String> {
     tests.args(["--no-fail-fast", "--retries", "0", "--filterset", &filterset()]);
     seeded(&mut tests);
     shell::run(&mut tests)?;
-    fixtures::run(RANDOM_TESTS, seeded, Failures::Fail, || Ok(())).map(drop)
+    fixtures::run(RANDOM_TESTS, seeded, Failures::Fail).map(drop)
 }
 
 /// The random tests that share no database or browser, as a filterset of nextest.

@@ -18,11 +18,6 @@ const EMBEDDED: &str = "TASKYARD_EMBEDDED";
 /// Tests per core: most of them wait for timers and other processes.
 const TESTS_PER_CORE: usize = 3;
 
-/// The tests that run when nothing else does, as a filterset of nextest: programs that attack the machine, and tests that count what
-/// happens only if every process reacts in time.
-const ALONE: &str = "test(/^attacks::/) or test(a_killed_backend_requeues) or \
-                     test(metrics_and_status_show_each_class)";
-
 /// The arguments of `test`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct TestOptions {
@@ -111,23 +106,16 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) -> Vec<String> {
     }
     let mut notes = Vec::new();
     let simulator = options.filter.is_none().then(BackgroundSimulator::start);
-    steps.run("tests", || {
-        if !nextest {
-            return run_others(options, None, tools.as_ref());
-        }
-        let others = |which: &str| {
-            let filterset = format!("{} and {which}", without_fixtures());
-            run_others(options, Some(&filterset), tools.as_ref())
-        };
-        let prepare = |command: &mut Command| {
-            secret_scan::keep_output(with_tools(command, tools.as_ref()));
-        };
-        let filters = options.filter.as_slice();
-        // Tests of both kinds wait for other processes, so that they use the cores better together.
-        let beside = || others(&format!("not ({ALONE})"));
-        notes = fixtures::run(filters, prepare, Failures::RunAgain, beside)?;
-        others(&format!("({ALONE})"))
-    });
+    if nextest {
+        steps.run("fixtures", || {
+            let prepare = |command: &mut Command| {
+                secret_scan::keep_output(with_tools(command, tools.as_ref()));
+            };
+            notes = fixtures::run(options.filter.as_slice(), prepare, Failures::RunAgain)?;
+            Ok(())
+        });
+    }
+    steps.run("tests", || run_tests(options, nextest, tools.as_ref()));
     if let Some(simulator) = simulator {
         steps.run("simulator", || {
             let runs = simulator.finish()?;
@@ -143,16 +131,13 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) -> Vec<String> {
     notes
 }
 
-/// Runs the tests of a filterset with nextest; without one, all tests without nextest.
-fn run_others(
-    options: &TestOptions,
-    filterset: Option<&str>,
-    tools: Option<&Tools>,
-) -> Result<(), String> {
-    let mut tests = runner(filterset.is_some());
+/// Runs all tests but the fixtures. Near the end, so that the runner's own summary stands right above the table.
+fn run_tests(options: &TestOptions, nextest: bool, tools: Option<&Tools>) -> Result<(), String> {
+    let mut tests = runner(nextest);
     tests.arg("--no-fail-fast");
-    if let Some(filterset) = filterset {
-        tests.args(["--filterset", filterset, "--no-tests", "pass"]);
+    if nextest {
+        // A filter may name tests of fixtures only.
+        tests.args(["--filterset", &without_fixtures(), "--no-tests", "pass"]);
         tests.args(["--test-threads", &test_threads().to_string()]);
     }
     tests.args(&options.filter);

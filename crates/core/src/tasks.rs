@@ -171,9 +171,9 @@ impl Tasks {
         self.indexes.ready.rank((slot.pri, slot.id))
     }
 
-    /// The numbers of [`Position::delayed_ahead`](crate::Position::delayed_ahead) for a task.
-    pub fn delayed_ahead(&self, now: Timestamp, slot: &Slot) -> Vec<u64> {
-        self.indexes.delayed.before(now, (slot.pri, slot.id))
+    /// The numbers of [`Position::delayed_ahead`](crate::Position::delayed_ahead) for tasks with these keys.
+    pub fn delayed_ahead(&self, now: Timestamp, keys: &[OrderKey]) -> Vec<Vec<u64>> {
+        self.indexes.delayed.before(now, keys)
     }
 
     /// The number of ready tasks of its sub-queue before this one.

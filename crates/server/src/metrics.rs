@@ -243,8 +243,8 @@ fn write_estimates(text: &mut MetricsText, tubes: &[TubeRow<'_>]) {
             text.line(&[("tube", row.tube), ("within", within)], count);
         }
     }
-    let about = "Estimates of this server that were not compared: the task was removed before it started or started at \
-                 another server, or too many estimates waited for the start of their task.";
+    let about = "Estimates of this server that were not compared: the task was removed here before it started here, or \
+                 too many estimates waited for the start of their task.";
     text.family("taskyard_estimate_dropped_total", "counter", about);
     for row in tubes.iter().filter(|row| row.estimates.total() + row.estimates.dropped > 0) {
         text.line(&[("tube", row.tube)], row.estimates.dropped);

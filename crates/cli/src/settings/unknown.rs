@@ -101,7 +101,7 @@ mod tests {
             ("STORE_URL", "STORE"),
             ("HTTP_PORT", "HTTP"),
             // Of the unit of a pool.
-            ("OPTIONS", "SQL_OPTIONS"),
+            ("OPTIONS", "IPROTO_USERS"),
         ] {
             let warnings = of(&[wrong]);
             assert_eq!(warnings.len(), 1, "{warnings:?}");

@@ -25,6 +25,7 @@ fn operating_steps(document: &mut DocumentRun) -> Option<()> {
     document.copy("deploy/systemd/taskyard.yaml", "taskyard.yaml");
     document.token("token");
     document.succeed("chmod 600 taskyard.yaml");
+    document.rename("/etc/taskyard/", "");
     document.run();
     document.rename("postgres://db/queue", document.database());
     document.rename("--http 10.0.0.1:7070", "--http 127.0.0.1:0");
@@ -41,7 +42,6 @@ fn upgrade_steps(document: &mut DocumentRun) -> Option<()> {
     // The settings of the package.
     document.copy("deploy/systemd/taskyard.yaml", "taskyard.yaml");
     document.succeed("chmod 600 taskyard.yaml");
-    document.rename("/etc/taskyard/", "");
     document.serve();
     document.succeed("taskyard put mail hello");
     document.run();

@@ -11,8 +11,8 @@
 //!   second, within two, four and so on.
 //! - `gate_ahead` is the number of waiting members of the semaphore that get a grant first.
 //! - The core counts exactly. Stores whose rules run in a database may be wrong by 5 % where more than
-//!   [`AHEAD_COUNTED_MAX`](crate::limits::AHEAD_COUNTED_MAX) tasks are ahead, and say so. In a tube with very many sub-queues
-//!   some may be wrong by 5 % of half the ready tasks. They count the first [`DELAYED_LOOKED_MAX`](crate::limits::DELAYED_LOOKED_MAX)
+//!   [`AHEAD_COUNTED_MAX`](crate::limits::AHEAD_COUNTED_MAX) tasks are ahead, and say so. In a tube with sub-queues
+//!   they may be wrong by 5 % of half the ready tasks. They count the first [`DELAYED_LOOKED_MAX`](crate::limits::DELAYED_LOOKED_MAX)
 //!   delayed tasks that are due, and at most [`GATE_LOOKED_MAX`](crate::limits::GATE_LOOKED_MAX) members of a semaphore.
 
 mod calibration;

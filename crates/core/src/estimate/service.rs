@@ -77,11 +77,12 @@ impl QueueNow {
     /// The state of a tube without its semaphore, idle consumers and other servers.
     ///
     /// The tokens of its rate limit are those that ready tasks can use. If all of them can, there may be more: as many as
-    /// the limit saves.
+    /// the limit saves. In a tube with sub-queues there may be more if there are any, because one task of each can be taken.
     pub fn of(info: &TubeInfo) -> Self {
         let (options, ready) = (&info.options, info.stats.tasks.ready);
         let rate = options.rate.as_deref().copied();
         let burst = rate.map_or(0, |rate| u64::from(rate.burst));
+        let has_more = options.kind.has_subqueues() && info.takeable > 0;
         QueueNow {
             ready,
             taken: info.stats.tasks.taken,
@@ -91,7 +92,10 @@ impl QueueNow {
             is_paused: options.paused,
             pri: options.pri,
             rate,
-            tokens: if info.takeable < ready { info.takeable } else { burst.max(ready) },
+            tokens: match info.takeable < ready && !has_more {
+                true => info.takeable,
+                false => burst.max(ready),
+            },
             gate: None,
         }
     }

@@ -24,16 +24,19 @@ impl Machine {
         let tasks = &mut self.tube(number).tasks;
         tasks.hide_expired(now);
         let (tasks, gate) = (&self.tubes[number].tasks, self.gate(number));
-        let position = |id: &TaskId| {
-            let slot = tasks.get(*id).filter(|slot| waits(slot, now))?;
-            let mut position = tasks.position(now, slot);
+        let is_waiting = |id: &TaskId| tasks.get(*id).filter(|slot| waits(slot, now));
+        let slots: Vec<&Slot> = ids.iter().filter_map(is_waiting).collect();
+        let keys: Vec<_> = slots.iter().map(|slot| (slot.pri, slot.id)).collect();
+        let delayed = tasks.delayed_ahead(now, &keys);
+        let position = |(slot, delayed_ahead): (&Slot, Vec<u64>)| {
+            let mut position = Position { delayed_ahead, ..tasks.position(slot) };
             if let (SlotState::Gated(_), Some(gate)) = (&slot.state, gate) {
                 let task = gated(number, slot.id);
                 position.gate_ahead = Some(self.semaphores.waiting_before(gate, task) as u64);
             }
-            Some(position)
+            position
         };
-        Ok(Reply::Positions(ids.iter().filter_map(position).collect()))
+        Ok(Reply::Positions(slots.into_iter().zip(delayed).map(position).collect()))
     }
 }
 
@@ -48,7 +51,7 @@ fn waits(slot: &Slot, now: Timestamp) -> bool {
 
 impl Tasks {
     /// The place of a task among those that are ready.
-    fn position(&self, now: Timestamp, slot: &Slot) -> Position {
+    fn position(&self, slot: &Slot) -> Position {
         let subqueue = self.rank_in_subqueue(slot);
         Position {
             id: slot.id,
@@ -58,7 +61,7 @@ impl Tasks {
                 _ => None,
             },
             ahead: self.rank(slot),
-            delayed_ahead: self.delayed_ahead(now, slot),
+            delayed_ahead: Vec::new(),
             subqueue: subqueue.map(|ahead| {
                 let is_busy = self.is_blocked(slot);
                 SubqueuePosition { ahead, is_busy }

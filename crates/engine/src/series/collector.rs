@@ -145,7 +145,7 @@ impl Collector {
         }
     }
 
-    /// When a task behind all others of a tube would start.
+    /// When all ready tasks of a tube will have started.
     pub fn forecast_drain(
         &mut self,
         moment: Moment,
@@ -154,7 +154,8 @@ impl Collector {
     ) -> Forecast {
         let queue = &QueueNow { is_shared: self.is_shared, ..*queue };
         let service = self.registry.service(tube).ok_or(queue.unknown(moment.wall))?;
-        service.forecast_drain(moment, &Position::behind(queue.ready), queue)
+        let last = Position::behind(queue.ready.saturating_sub(1));
+        service.forecast_drain(moment, &last, queue)
     }
 
     /// How many estimates of each tube held.

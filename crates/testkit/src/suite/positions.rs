@@ -305,7 +305,8 @@ pub fn positions_between_tasks_in_other_states<D: SharedDatabase>() {
         let store = D::open(&part);
         let pair = Pair { tasks: MANY_TASKS, ..Pair::new(&store, Kind::FifoTtl, 0) };
         let is_gone = |id| (1..100_000).contains(&id) || id % 7 == 3;
-        pair.fill_without(is_gone, |id| match id % 5 {
+        // Databases count 10,000 delayed tasks.
+        pair.fill_without(is_gone, |id| match id % 12 {
             0 => NewTask { delay: Some(Span::from_secs(60)), ..with_pri(id % 3) },
             _ => with_pri(id / 40 % 3),
         });

@@ -16,6 +16,7 @@ DROP FUNCTION IF EXISTS taskyard.ready_sampled_by_id(integer, bigint, bigint, bi
 DROP FUNCTION IF EXISTS taskyard.ready_sampled_by_id(integer, bigint, bigint, bigint, integer, integer);
 DROP FUNCTION IF EXISTS taskyard.ready_priorities(integer, bigint, bigint, bigint);
 DROP FUNCTION IF EXISTS taskyard.ready_in_window(bigint[], bigint[], float8[], integer, bigint);
+DROP FUNCTION IF EXISTS taskyard.subqueue_position(integer, text, bigint, bigint, bigint);
 DROP FUNCTION IF EXISTS taskyard.ready_estimated(integer, bigint, bigint);
 DROP FUNCTION IF EXISTS taskyard.ready_estimated(integer, bigint, bigint, bigint, bigint, bigint);
 
@@ -178,6 +179,12 @@ BEGIN
     -- A window has 16 rows if all tasks are in the ranges.
     SELECT sum(c.ready), ceil(16 * greatest(_ranges.length / greatest(sum(c.ready + c.passed + c.taken + c.delayed + c.buried), 1)::float8, 1))
         INTO _all, _size FROM taskyard.count c WHERE c.tube = _number;
+    -- Few ids are behind the place, as behind that of a task that was just put.
+    IF _ranges.is_behind AND _ranges.length <= {{AHEAD_COUNTED_MAX}} THEN
+        ahead := _all - taskyard.ready_counted(_number, _pri, _id, 9223372036854775807, 9223372036854775807);
+        is_exact := true;
+        RETURN;
+    END IF;
     is_exact := false;
     LOOP
         _sample := taskyard.ready_sampled(_number, _pri, _id, _ranges.firsts, _ranges.ends, _ranges.length, _ranges.is_behind, _size, _windows);
@@ -185,8 +192,8 @@ BEGIN
         ahead := least(greatest(ahead, _before, 1), _all);
         -- Both parts of the bound as shares of the estimate, squared, with one window each: the noise falls with the number of windows, the
         -- other part with its square.
-        _noise := (3 * _sample.error / ahead) ^ 2 * _windows;
-        _unseen := (4 * _ranges.length / ahead) ^ 2;
+        _noise := (3 * _sample.error / greatest(ahead, 1)) ^ 2 * _windows;
+        _unseen := (4 * _ranges.length / greatest(ahead, 1)) ^ 2;
         IF _noise / _windows + _unseen / _windows::float8 ^ 2 <= 1 / 21.0 ^ 2 THEN
             RETURN;
         END IF;
@@ -210,9 +217,14 @@ CREATE OR REPLACE FUNCTION taskyard.ready_ahead(
     OUT ahead bigint, OUT is_exact boolean)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    _count bigint := taskyard.ready_between(_number, _from_pri, _from_id, _pri, _id, {{AHEAD_COUNTED_MAX}});
+    _count bigint;
+    _limit bigint;
     _estimate record;
 BEGIN
+    FOREACH _limit IN ARRAY ARRAY[64, {{AHEAD_COUNTED_MAX}}] LOOP
+        _count := taskyard.ready_between(_number, _from_pri, _from_id, _pri, _id, _limit);
+        EXIT WHEN _count < _limit;
+    END LOOP;
     IF _count < {{AHEAD_COUNTED_MAX}} THEN
         ahead := _before + _count;
         is_exact := _is_exact;
@@ -224,28 +236,34 @@ BEGIN
 END $$;
 
 -- The place of a task in its sub-queue. Beyond the tasks that are counted, the sub-queue is taken to have the same share of all
--- ready tasks as before; _ready is the number of these before the task.
+-- ready tasks as before; _ready is the number of these before the task. last is the last task that is counted in a long sub-queue, with the number of all
+-- ready tasks before it: that costs much, so it is found once for all tasks of the sub-queue.
 CREATE OR REPLACE FUNCTION taskyard.subqueue_position(_number integer, _key text, _pri bigint, _id bigint, _ready bigint,
-    OUT ahead bigint, OUT is_exact boolean, OUT is_busy boolean)
+    INOUT last bigint[], OUT ahead bigint, OUT is_exact boolean, OUT is_busy boolean)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     _limit bigint;
-    _last_pri bigint;
-    _last_id bigint;
 BEGIN
+    ahead := {{SUBQUEUE_COUNTED_MAX}};
+    IF last IS NULL OR (_pri, _id) <= (last[1], last[2]) THEN
+        ahead := NULL;
+    END IF;
     FOREACH _limit IN ARRAY ARRAY[64, {{SUBQUEUE_COUNTED_MAX}}] LOOP
-        SELECT count(*), max(r.pri) INTO ahead, _last_pri FROM (SELECT t.pri, t.id FROM taskyard.task t
+        EXIT WHEN ahead = {{SUBQUEUE_COUNTED_MAX}};
+        SELECT count(*) INTO ahead FROM (SELECT t.pri, t.id FROM taskyard.task t
             WHERE t.tube = _number AND t.subqueue = _key AND t.state < 1 ORDER BY t.state, t.pri, t.id LIMIT _limit) r
             WHERE (r.pri, r.id) < (_pri, _id);
         EXIT WHEN ahead < _limit;
     END LOOP;
     is_exact := ahead < {{SUBQUEUE_COUNTED_MAX}};
     IF NOT is_exact THEN
-        SELECT t.id INTO _last_id FROM taskyard.task t
-            WHERE t.tube = _number AND t.subqueue = _key AND t.state < 1
-            ORDER BY t.state, t.pri, t.id OFFSET {{SUBQUEUE_COUNTED_MAX}} - 1 LIMIT 1;
-        ahead := round(ahead * greatest(_ready::float8
-            / greatest((taskyard.ready_estimated(_number, _last_pri, _last_id, -9223372036854775808, -1, 0, true)).ahead, ahead), 1));
+        IF last IS NULL THEN
+            SELECT ARRAY[t.pri, t.id] INTO last FROM taskyard.task t
+                WHERE t.tube = _number AND t.subqueue = _key AND t.state < 1
+                ORDER BY t.state, t.pri, t.id OFFSET {{SUBQUEUE_COUNTED_MAX}} - 1 LIMIT 1;
+            last := last || (taskyard.ready_estimated(_number, last[1], last[2], -9223372036854775808, -1, 0, true)).ahead;
+        END IF;
+        ahead := round(ahead * greatest(_ready::float8 / greatest(last[3], ahead), 1));
     END IF;
     SELECT count(*) > 0 INTO is_busy FROM (SELECT t.id FROM taskyard.task t
         WHERE t.tube = _number AND t.subqueue = _key AND t.state > 0 AND t.state < 2
@@ -322,6 +340,8 @@ DECLARE
     _expired record;
     _gone record;
     _own record;
+    -- Of long sub-queues: see subqueue_position.
+    _lasts jsonb := '{}';
     _ready bigint := 0;
     _count bigint;
     _exact boolean := true;
@@ -354,7 +374,11 @@ BEGIN
             FROM unnest(_expired.pris, _expired.ids, _expired.keys) AS e(pri, id, key) WHERE (e.pri, e.id) < (_k.pri, _k.id);
         _own := NULL;
         IF _t.has_subqueues THEN
-            _own := taskyard.subqueue_position(_t.number, _k.key, _k.pri, _k.id, _ready);
+            _own := taskyard.subqueue_position(_t.number, _k.key, _k.pri, _k.id, _ready,
+                CASE WHEN _lasts ? _k.key THEN ARRAY(SELECT l::bigint FROM jsonb_array_elements_text(_lasts -> _k.key) l) END);
+            IF _own.last IS NOT NULL THEN
+                _lasts := _lasts || jsonb_build_object(_k.key, _own.last);
+            END IF;
         ELSE
             SELECT NULL::bigint AS ahead, true AS is_exact, NULL::boolean AS is_busy INTO _own;
         END IF;

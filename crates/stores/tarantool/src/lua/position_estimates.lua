@@ -29,8 +29,7 @@ local function counted(tube, shared, ahead, pri, id)
             return positions.is_before(row[2], row[3], pri, id)
         end), shared.is_exact and not shared.has_yielded
     end
-    local behind = count_all(of, shared, { of, pri, id }, function() return true end)
-    return all - behind, not shared.has_yielded
+    return all - count_all(of, shared, { of, pri, id }, function() return true end), not shared.has_yielded
 end
 
 -- How many windows an estimate needs that may be wrong by 5 % of a number. The bound of the error has two parts, of which one rarely is large
@@ -78,6 +77,10 @@ function positions.estimated(c, tube, shared, pri, id)
         return estimated_in_subqueues(c, tube, shared, pri, id), false
     end
     local ranges, length, is_behind = positions.ranges_before(tube.number, pri, id)
+    if is_behind and length <= {{AHEAD_COUNTED_MAX}} then
+        -- Few ids are behind the place, as behind that of a task that was just put.
+        return counted(tube, shared, tube.n.takeable, pri, id)
+    end
     local windows = WINDOWS
     while true do
         local tasks, err = positions.in_sample(positions.sample(c, tube, shared, ranges, length, windows), pri, id, is_behind)

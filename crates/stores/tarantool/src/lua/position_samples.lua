@@ -120,8 +120,8 @@ function positions.is_in_order(tube, task)
     return S.ready:get({ of, pri, id }) ~= nil
 end
 
--- Calls a function for the tasks of a window of ids. It may be empty, or have more than others.
-local function each_task(of, from, to, visit)
+-- Calls a function for the tasks of a window of ids. It may be empty, or have more than others; other fibers run meanwhile if it has many.
+local function each_task(of, shared, from, to, visit)
     while from < to do
         local rows = S.task:select({ of, from }, { iterator = 'GE', limit = math.min(to - from, ROWS_READ) })
         for _, row in ipairs(rows) do
@@ -131,14 +131,15 @@ local function each_task(of, from, to, visit)
             visit(row)
         end
         from = #rows == ROWS_READ and tonumber(rows[ROWS_READ][ID]) + 1 or to
+        positions.work(shared, positions.WINDOW_COST)
     end
 end
 
 -- Adds the ready tasks of a window of ids to a sample.
-local function add_window(c, tube, found, window, from, to)
+local function add_window(c, tube, shared, found, window, from, to)
     local of = tube.number
     local may_be_taken = positions.first_taken(of, from) < to
-    each_task(of, from, to, function(row)
+    each_task(of, shared, from, to, function(row)
         if row[STATE] == READY and not (may_be_taken and S.taken:get({ of, row[ID] }))
             and (row[EXPIRES] > c.now or positions.is_in_order(tube, row)) then
             local place = #found.ids + 1
@@ -158,8 +159,7 @@ function positions.sample(c, tube, shared, ranges, length, windows)
         for place = 0, count - 1 do
             local from = range.first - size + 1 + math.floor(share * (place + shift()))
             found.weights[#found.weights + 1] = share / size
-            add_window(c, tube, found, #found.weights, math.max(from, range.first), math.min(from + size, range.ending))
-            positions.work(shared, positions.WINDOW_COST)
+            add_window(c, tube, shared, found, #found.weights, math.max(from, range.first), math.min(from + size, range.ending))
         end
     end
     return found
