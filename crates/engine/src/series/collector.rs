@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use taskyard_core::estimate::{Calibrated, QueueNow};
 use taskyard_core::{
-    Command, Error, Forecast, Outcome, Position, Reply, Result, Span, Task, Timestamp, TubeName,
+    Command, Error, Estimate, Forecast, Outcome, Position, Reply, Result, Span, Task, Timestamp,
+    TubeName,
 };
 
 use super::notes::{LatestTube, Note, NotedFinish, NotedTube, Notes};
@@ -155,7 +156,9 @@ impl Collector {
         let queue = &QueueNow { is_shared: self.is_shared, ..*queue };
         let service = self.registry.service(tube).ok_or(queue.unknown(moment.wall))?;
         let last = Position::behind(queue.ready.saturating_sub(1));
-        service.forecast_drain(moment, &last, queue)
+        let drain = service.forecast_drain(moment, &last, queue)?;
+        // All of them have to start.
+        Ok(Estimate { ahead: queue.ready + queue.taken, ..drain })
     }
 
     /// How many estimates of each tube held.

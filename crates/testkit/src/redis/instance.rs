@@ -30,6 +30,9 @@ pub const DURABLE: &[&str] = &[
     "",
     "--busy-reply-threshold",
     "60000",
+    // The file is removed after the tests.
+    "--auto-aof-rewrite-percentage",
+    "0",
 ];
 
 /// The program; `None` when the tests may be skipped.
