@@ -45,6 +45,15 @@ pub enum Failures {
     RunAgain,
 }
 
+/// A run that passed.
+#[derive(Debug)]
+pub struct FixtureRun {
+    /// What is worth knowing at the end: the slowest binaries, and the tests that failed at first.
+    pub notes: Vec<String>,
+    /// How many tests ran.
+    pub tests: usize,
+}
+
 /// A test binary that cargo has built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TestBinary {
@@ -62,12 +71,12 @@ pub fn without_fixtures() -> String {
 }
 
 /// Builds and runs the binaries; only tests with one of these names, if there are any. `prepare` sets the environment of each.
-/// Returns what is worth knowing at the end of a run that passed: the slowest binaries, and the tests that failed at first.
+/// Returns how a run ended that passed.
 pub fn run(
     filters: &[impl AsRef<OsStr>],
     prepare: impl Fn(&mut Command),
     failures: Failures,
-) -> Result<Vec<String>, String> {
+) -> Result<FixtureRun, String> {
     let filters: Vec<&OsStr> = filters.iter().map(AsRef::as_ref).collect();
     let mut runs: Vec<TestRun> = Vec::new();
     for binary in build()? {
@@ -146,12 +155,14 @@ struct TestRun<'a> {
 struct Ended {
     name: String,
     took: Duration,
+    /// How many tests it ran.
+    tests: usize,
     /// What is wrong, and the tests that failed, each with the first lines of its panic.
     failure: Option<(String, Vec<String>)>,
 }
 
 /// Runs the binaries in this order, a few at a time.
-fn run_all(runs: &[TestRun<'_>], failures: Failures) -> Result<Vec<String>, String> {
+fn run_all(runs: &[TestRun<'_>], failures: Failures) -> Result<FixtureRun, String> {
     let (next, ended) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let worker = || {
@@ -168,6 +179,7 @@ fn run_all(runs: &[TestRun<'_>], failures: Failures) -> Result<Vec<String>, Stri
         .take(SLOWEST)
         .map(|end| format!("{} {} s", end.name, end.took.as_secs()))
         .collect();
+    let tests = ended.iter().map(|end| end.tests).sum();
     let mut notes = vec![format!("slowest fixtures: {}", slowest.join(", "))];
     let mut failed = Vec::new();
     for end in ended {
@@ -179,7 +191,7 @@ fn run_all(runs: &[TestRun<'_>], failures: Failures) -> Result<Vec<String>, Stri
             None => failed.push(message),
         }
     }
-    if failed.is_empty() { Ok(notes) } else { Err(failed.join("\n")) }
+    if failed.is_empty() { Ok(FixtureRun { notes, tests }) } else { Err(failed.join("\n")) }
 }
 
 impl TestRun<'_> {
@@ -213,11 +225,16 @@ impl TestRun<'_> {
         eprintln!("$ {}", self.name);
         let started = Instant::now();
         let output = command.stdin(Stdio::null()).output();
-        let ended = |failure| Ended { name: self.name.clone(), took: started.elapsed(), failure };
+        let ended = |tests, failure| Ended {
+            name: self.name.clone(),
+            took: started.elapsed(),
+            tests,
+            failure,
+        };
         let output = match output {
             Ok(output) => output,
             Err(error) => {
-                return ended(Some((format!("cannot run {}: {error}", self.name), Vec::new())));
+                return ended(0, Some((format!("cannot run {}: {error}", self.name), Vec::new())));
             }
         };
         let (seconds, status) = (started.elapsed().as_secs(), output.status);
@@ -228,17 +245,23 @@ impl TestRun<'_> {
         text.extend_from_slice(format!("{}: {status} after {seconds} s\n", self.name).as_bytes());
         let _ = io::stderr().lock().write_all(&text);
         secret_scan::record(&self.name, &text);
-        if status.success() {
-            return ended(None);
-        }
         let text = String::from_utf8_lossy(&text);
+        if status.success() {
+            return ended(test_count(&text), None);
+        }
         let mut tests = failed_tests(&text);
         if tests.is_empty() {
             tests = long_tests(&text);
         }
         let named = tests.iter().map(|test| format!("\n  {test}")).collect::<String>();
-        ended(Some((format!("{} failed: {status}{named}", self.name), tests)))
+        ended(0, Some((format!("{} failed: {status}{named}", self.name), tests)))
     }
+}
+
+/// How many tests ran according to the output of a test binary.
+fn test_count(output: &str) -> usize {
+    let counts = output.lines().filter_map(|line| line.strip_prefix("running ")?.split(' ').next());
+    counts.filter_map(|count| count.parse::<usize>().ok()).sum()
 }
 
 /// The tests that took more than a minute, according to the output of a test binary: after a timeout, one of them hangs.
@@ -324,11 +347,18 @@ mod tests {
             run_all(&[test_run(script.to_str().unwrap())], failures)
         };
         assert!(runs("a", "--exact -- put", Failures::Fail).is_err());
-        let notes = runs("b", "--exact -- put", Failures::RunAgain).unwrap();
+        let notes = runs("b", "--exact -- put", Failures::RunAgain).unwrap().notes;
         assert!(notes[1].starts_with("FLAKY") && notes[1].ends_with(" put"), "{notes:?}");
         assert!(runs("c", "never", Failures::RunAgain).is_err());
-        assert_eq!(runs("d", "-q --", Failures::Fail).map(|notes| notes.len()), Ok(1));
+        assert_eq!(runs("d", "-q --", Failures::Fail).map(|run| run.notes.len()), Ok(1));
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn tests_that_ran_are_counted() {
+        let output =
+            "$ a\n\nrunning 2 tests\n..\ntest result: ok.\n\nrunning 1 test\nrunning late\n";
+        assert_eq!((test_count(output), test_count("running 0 tests")), (3, 0));
     }
 
     /// A test hung for as long as its binary could run, which was forever, and nothing named it.

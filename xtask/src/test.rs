@@ -106,16 +106,19 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) -> Vec<String> {
     }
     let mut notes = Vec::new();
     let simulator = options.filter.is_none().then(BackgroundSimulator::start);
+    // Of fixtures.
+    let mut tests = 0;
     if nextest {
         steps.run("fixtures", || {
             let prepare = |command: &mut Command| {
                 secret_scan::keep_output(with_tools(command, tools.as_ref()));
             };
-            notes = fixtures::run(options.filter.as_slice(), prepare, Failures::RunAgain)?;
+            let run = fixtures::run(options.filter.as_slice(), prepare, Failures::RunAgain)?;
+            (notes, tests) = (run.notes, run.tests);
             Ok(())
         });
     }
-    steps.run("tests", || run_tests(options, nextest, tools.as_ref()));
+    steps.run("tests", || run_tests(options, nextest.then_some(tests), tools.as_ref()));
     if let Some(simulator) = simulator {
         steps.run("simulator", || {
             let runs = simulator.finish()?;
@@ -131,13 +134,19 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) -> Vec<String> {
     notes
 }
 
-/// Runs all tests but the fixtures. Near the end, so that the runner's own summary stands right above the table.
-fn run_tests(options: &TestOptions, nextest: bool, tools: Option<&Tools>) -> Result<(), String> {
-    let mut tests = runner(nextest);
+/// Runs all tests but the fixtures, of which so many ran; all tests without nextest. Near the end, so that the runner's own summary stands right
+/// above the table.
+fn run_tests(
+    options: &TestOptions,
+    of_fixtures: Option<usize>,
+    tools: Option<&Tools>,
+) -> Result<(), String> {
+    let mut tests = runner(of_fixtures.is_some());
     tests.arg("--no-fail-fast");
-    if nextest {
+    if let Some(count) = of_fixtures {
         // A filter may name tests of fixtures only.
-        tests.args(["--filterset", &without_fixtures(), "--no-tests", "pass"]);
+        let if_none = if count > 0 { "pass" } else { "fail" };
+        tests.args(["--filterset", &without_fixtures(), "--no-tests", if_none]);
         tests.args(["--test-threads", &test_threads().to_string()]);
     }
     tests.args(&options.filter);

@@ -23,8 +23,8 @@ yet: start one afterwards with `taskyard serve --data DIR`. It has all tasks of 
 that were taken are ready, as after a restart of the server.
 
 The work is done in DIR.restoring, which gets the name DIR when all checksums were right and the
-store in it could be opened. A restore that was killed leaves DIR.restoring, which no server
-opens, and DIR.restoring.lock; run it again, or remove them. DIR must be on the same file system
+store in it could be opened. A restore that was killed leaves DIR.restoring, or at its very
+end DIR, which no server opens, and DIR.restoring.lock; run it again, or remove them. DIR must be on the same file system
 as its parent, so it cannot be a mount point. It belongs to the user that runs the command: run it
 as the user of the server, or give DIR to that user afterwards with `chown -R`.
 

@@ -299,7 +299,7 @@ impl PlantedStore {
     }
 }
 
-/// Halves the times in estimates, which the engine adds to what its store knows.
+/// Multiplies the times in estimates, which the engine adds to what its store knows.
 pub fn scale_estimates(reply: &mut Option<Result<Reply>>, factor: f64) {
     let Some(Ok(Reply::Positions(positions))) = reply else { return };
     for estimate in

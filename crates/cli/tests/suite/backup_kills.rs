@@ -169,14 +169,14 @@ fn restore_begun(data: &str, bytes: &[u8]) -> (Running, ChildStdin) {
 
 /// What a killed restore left is neither a folder of a server nor in the way of another restore. A server on it started with no
 /// task, as on a new folder.
-fn check_left(folder: &BackupFolder, is_complete: bool) {
-    assert!(!folder.has("new") && folder.has("new.restoring"));
-    if !is_complete {
-        let mut serve = binary();
-        serve.args(["serve", "--http", "127.0.0.1:0", "--iproto", "off", "--data"]);
-        let Ran { exit, err, .. } = Running::start(serve.arg(folder.path("new.restoring"))).ended();
-        assert!(exit != 0 && err.contains("a restore into it did not end; run"), "{exit}: {err}");
+fn check_left(folder: &BackupFolder, left: &str) {
+    for name in ["new", "new.restoring"] {
+        assert_eq!(folder.has(name), name == left, "{name}, not {left}");
     }
+    let mut serve = binary();
+    serve.args(["serve", "--http", "127.0.0.1:0", "--iproto", "off", "--data"]);
+    let Ran { exit, err, .. } = Running::start(serve.arg(folder.path(left))).ended();
+    assert!(exit != 0 && err.contains("a restore into it did not end; run"), "{exit}: {err}");
     folder.restore("queue.backup", "new").good();
     assert!(!folder.has("new.restoring") && !folder.has("new.restoring.lock"));
     let restored = Serving::folder(Path::new(&folder.path("new")), &[]);
@@ -197,7 +197,7 @@ fn a_killed_restore_leaves_no_folder_and_the_next_one_works() {
         // This kills it.
         drop(restore);
         drop(input);
-        check_left(&folder, false);
+        check_left(&folder, "new.restoring");
     }
 }
 
@@ -219,8 +219,13 @@ fn a_backup_or_restore_killed_at_its_end_has_no_result() {
     back_up_again(&serving, &file).good();
     assert!(!folder.has("queue.backup.partial"));
     let data = folder.path("new");
-    for (name, is_complete) in [("new.restoring/taskyard.db", false), ("new", true)] {
+    for (name, left) in [
+        ("new.restoring/taskyard.db", "new.restoring"),
+        // It has verified everything.
+        ("new", "new.restoring"),
+        ("new/taskyard.restoring", "new"),
+    ] {
         killed_at(name, &["restore", &file, "--data", &data]);
-        check_left(&folder, is_complete);
+        check_left(&folder, left);
     }
 }

@@ -77,7 +77,7 @@ impl QueueNow {
     /// The state of a tube without its semaphore, idle consumers and other servers.
     ///
     /// The tokens of its rate limit are those that ready tasks can use. If all of them can, there may be more: as many as
-    /// the limit saves. In a tube with sub-queues there may be more if there are any, because one task of each can be taken.
+    /// the limit saves. In a tube with sub-queues, too, if there are any: only one task of each can use one.
     pub fn of(info: &TubeInfo) -> Self {
         let (options, ready) = (&info.options, info.stats.tasks.ready);
         let rate = options.rate.as_deref().copied();
@@ -92,9 +92,10 @@ impl QueueNow {
             is_paused: options.paused,
             pri: options.pri,
             rate,
-            tokens: match info.takeable < ready && !has_more {
-                true => info.takeable,
-                false => burst.max(ready),
+            tokens: match info.takeable {
+                all if all >= ready => burst.max(ready),
+                _ if has_more => burst,
+                tokens => tokens,
             },
             gate: None,
         }

@@ -157,8 +157,11 @@ impl Collector {
         let service = self.registry.service(tube).ok_or(queue.unknown(moment.wall))?;
         let last = Position::behind(queue.ready.saturating_sub(1));
         let drain = service.forecast_drain(moment, &last, queue)?;
-        // All of them have to start.
-        Ok(Estimate { ahead: queue.ready + queue.taken, ..drain })
+        let ahead = queue.ready + queue.taken;
+        Ok(match queue.ready {
+            0 => Estimate { ahead, p50: Span::ZERO, p90: Span::ZERO, ..drain },
+            _ => Estimate { ahead, ..drain },
+        })
     }
 
     /// How many estimates of each tube held.

@@ -90,7 +90,7 @@ impl TubeService {
         positions.iter().map(forecast).collect()
     }
 
-    /// The same for a task that does not exist: nothing is compared.
+    /// The same for the last ready task, whichever it is: nothing is compared.
     pub fn forecast_drain(
         &self,
         moment: Moment,

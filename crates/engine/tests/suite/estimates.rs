@@ -81,7 +81,7 @@ async fn the_estimate_follows_the_rate_of_the_consumers() {
     assert_eq!((ahead, basis), (60, Basis::RunTimes));
     let seconds = p50.as_secs_f64();
     assert!((50.0..70.0).contains(&seconds) && p90 >= p50, "{seconds} {p90:?}");
-    // All that is ready has started when one more task would.
+    // When the last of those that are ready starts.
     let drain = fixture.engine.drains(&[info(&fixture).await]).await[0].unwrap();
     assert!((60.0..80.0).contains(&drain.p50.as_secs_f64()), "{drain:?}");
     // A second consumer takes half of the tasks.

@@ -341,6 +341,33 @@ pub fn positions_at_the_front_of_sub_queues<D: SharedDatabase>() {
     });
 }
 
+/// One sub-queue has more tasks than are counted. Its share of all tasks is found once for a command, and was found again for each task.
+pub fn positions_in_a_long_sub_queue<D: SharedDatabase>() {
+    D::run(async {
+        let part = D::part();
+        let store = D::open(&part);
+        let pair = Pair::new(&store, Kind::UtubeTtl, 0);
+        pair.fill_without(
+            |_| false,
+            |id| {
+                let key = if id % 2 == 0 { "long".to_owned() } else { (id % 500).to_string() };
+                NewTask { subqueue: Some(key.into()), ..with_pri(0) }
+            },
+        );
+        let ids = [10, 9_000, 20_500, 21_000, 23_000, 23_998].map(TaskId).to_vec();
+        let [own, exact] = pair.run(&Command::Positions { tube: pair.tube.clone(), ids });
+        let (Reply::Positions(own), Reply::Positions(exact)) = (own, exact) else {
+            panic!("positions");
+        };
+        let in_subqueue = |position: &Position| position.subqueue.expect("it has one").ahead;
+        for (own, exact) in own.iter().zip(&exact) {
+            let error = in_subqueue(own).abs_diff(in_subqueue(exact));
+            assert!(error * 10 <= in_subqueue(exact), "{own:?} and {exact:?}");
+        }
+        assert_eq!(own.len(), exact.len());
+    });
+}
+
 pub fn positions_with_sub_queues<D: SharedDatabase>() {
     compare::<D>(Kind::UtubeTtl, 5, TASKS * 4 / 10, |random, _| {
         let subqueue = Some(random.u16(0..3_000).to_string().into());
@@ -389,6 +416,7 @@ crate::suite::suite! {
     positions_with_many_priorities
     positions_with_batches_of_many_priorities
     positions_at_the_front_of_sub_queues
+    positions_in_a_long_sub_queue
     positions_with_sub_queues
     positions_with_sub_queues_of_two_tasks
 }

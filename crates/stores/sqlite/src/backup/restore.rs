@@ -89,10 +89,18 @@ pub fn restore(
     now: i64,
     progress: RestoreProgress<'_>,
 ) -> Result<BackupHeader, RestoreError> {
-    refuse_used(folder)?;
-    let work = DataFolder::new(&work_folder(folder)?, Arc::new(SystemPlatform::default()));
+    let data_folder = |path: &Path| DataFolder::new(path, Arc::new(SystemPlatform::default()));
+    let target = data_folder(folder);
+    let is_unfinished = || target.has(&restore_mark(&target));
+    if !is_unfinished() {
+        refuse_used(folder)?;
+    }
+    let work = data_folder(&work_folder(folder)?);
     refuse_mount_point(folder)?;
     let _lock = RestoreLock::take(&work)?;
+    if is_unfinished() {
+        remove(&target);
+    }
     // Another restore may have ended meanwhile.
     refuse_used(folder)?;
     work.platform().make_private(&work)?;
@@ -102,7 +110,7 @@ pub fn restore(
     lock.release();
     let restored = restored.and_then(|header| {
         open_once(&work)?;
-        publish(&work, folder)?;
+        publish(&work, &target)?;
         Ok(header)
     });
     if restored.is_err() {
@@ -176,8 +184,8 @@ fn remove(work: &DataFolder) {
     let Ok(lock) = FolderLock::take(work) else { return };
     if empty(work).is_ok() {
         // What is left of it is removed by the next restore.
-        _ = fs::remove_file(restore_mark(work));
         _ = fs::remove_file(work.join("taskyard.lock"));
+        _ = fs::remove_file(restore_mark(work));
         _ = fs::remove_dir(&**work);
     }
     lock.release();
@@ -337,20 +345,22 @@ fn content_error(error: OpenError) -> RestoreError {
     }
 }
 
-/// Gives the folder its name.
-fn publish(work: &DataFolder, folder: &Path) -> Result<(), RestoreError> {
-    work.platform().remove(&restore_mark(work)).map_err(unavailable(work))?;
+/// Gives the folder its name. It loses its mark after that: no server opens it before, whenever this is killed.
+fn publish(work: &DataFolder, folder: &DataFolder) -> Result<(), RestoreError> {
     work.sync().map_err(unavailable(work))?;
     // An empty folder is replaced; one that was used meanwhile is not.
-    if let Err(error) = fs::rename(&**work, folder) {
+    if let Err(error) = fs::rename(&**work, &**folder) {
         refuse_used(folder)?;
         let what = format!(
             "{} cannot be renamed to it: {error}; restore into a folder that does not exist yet",
             work.display()
         );
-        return Err(OpenError::Unavailable { folder: folder.to_owned(), what }.into());
+        return Err(OpenError::Unavailable { folder: folder.to_path_buf(), what }.into());
     }
-    Ok(sync_parent(folder).map_err(unavailable(folder))?)
+    let finished = sync_parent(folder)
+        .and_then(|()| folder.platform().remove(&restore_mark(folder)))
+        .and_then(|()| folder.sync());
+    Ok(finished.map_err(unavailable(folder))?)
 }
 
 #[cfg(test)]

@@ -79,7 +79,8 @@ function positions.estimated(c, tube, shared, pri, id)
     local ranges, length, is_behind = positions.ranges_before(tube.number, pri, id)
     if is_behind and length <= {{AHEAD_COUNTED_MAX}} then
         -- Few ids are behind the place, as behind that of a task that was just put.
-        return counted(tube, shared, tube.n.takeable, pri, id)
+        local all = tube.n.takeable
+        return all - count_all(tube.number, shared, { tube.number, pri, id }, function() return true end), not shared.has_yielded
     end
     local windows = WINDOWS
     while true do

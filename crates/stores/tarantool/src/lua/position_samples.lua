@@ -124,13 +124,15 @@ end
 local function each_task(of, shared, from, to, visit)
     while from < to do
         local rows = S.task:select({ of, from }, { iterator = 'GE', limit = math.min(to - from, ROWS_READ) })
+        local is_last = #rows < ROWS_READ
         for _, row in ipairs(rows) do
             if row[TUBE] ~= of or row[ID] >= to then
-                return
+                is_last = true
+                break
             end
             visit(row)
         end
-        from = #rows == ROWS_READ and tonumber(rows[ROWS_READ][ID]) + 1 or to
+        from = is_last and to or tonumber(rows[ROWS_READ][ID]) + 1
         positions.work(shared, positions.WINDOW_COST)
     end
 end
@@ -140,7 +142,7 @@ local function add_window(c, tube, shared, found, window, from, to)
     local of = tube.number
     local may_be_taken = positions.first_taken(of, from) < to
     each_task(of, shared, from, to, function(row)
-        if row[STATE] == READY and not (may_be_taken and S.taken:get({ of, row[ID] }))
+        if row[STATE] == READY and not ((may_be_taken or shared.has_yielded) and S.taken:get({ of, row[ID] }))
             and (row[EXPIRES] > c.now or positions.is_in_order(tube, row)) then
             local place = #found.ids + 1
             found.ids[place], found.pris[place], found.windows[place] = row[ID], row[PRI], window
