@@ -7,6 +7,7 @@ use fastrand::Rng;
 use taskyard_core::{Command, Error, Reply, SessionId, TaskId, TubeName};
 use taskyard_engine::Clock;
 
+use crate::effects::{FaultName, count_effects};
 use crate::history::{CallReply, OperationNumber};
 use crate::operations::{HeldTask, Verb, fix_delays};
 use crate::plan::Mask;
@@ -300,10 +301,17 @@ impl World {
     ) -> T {
         let host = &self.servers[server];
         let ahead = host.clock.wall_ahead();
+        count_effects(FaultName::StepClock, (ahead != 0).into());
         let index = self.history.borrow_mut().begin(operation, server, command.clone());
         let reply = self.execute(operation.0, server, command);
         let reply = match patience {
-            Some(patience) => tokio::time::timeout(patience, reply).await.ok().flatten(),
+            Some(patience) => match tokio::time::timeout(patience, reply).await {
+                Ok(reply) => reply,
+                Err(_) => {
+                    self.history.borrow_mut().give_up(index);
+                    None
+                }
+            },
             None => reply.await,
         };
         let reply = reply.map_or(CallReply::Unknown, CallReply::from_result);

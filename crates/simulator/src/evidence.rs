@@ -6,7 +6,6 @@ use taskyard_core::{
 };
 
 use crate::fast_map::FastMap;
-use crate::faults::window_at;
 use crate::final_phase::Facts;
 use crate::history::{CallReply, History, Moment, RecordedCall};
 use crate::operations::read_payload;
@@ -31,6 +30,10 @@ pub struct Evidence<'a> {
     pub changes: FastMap<TaskKey<'a>, Vec<TaskChange<'a>>>,
     /// Calls that may have changed all tasks of a tube: truncate, kick and release of all.
     pub tube_changes: FastMap<&'a TubeName, Vec<&'a RecordedCall>>,
+    /// The numbers of the first calls that left sessions.
+    pub left: FastMap<SessionId, u64>,
+    /// When the store ended each session.
+    pub session_ends: FastMap<SessionId, Moment>,
     /// Kicks of single tasks.
     pub kicked: FastMap<TaskKey<'a>, Vec<(&'a RecordedCall, Option<&'a Outcome>)>>,
 }
@@ -144,22 +147,21 @@ impl<'a> Evidence<'a> {
             puts: FastMap::default(),
             changes: FastMap::default(),
             tube_changes: FastMap::default(),
+            left: FastMap::default(),
+            session_ends: history.session_ends.iter().copied().collect(),
             kicked: FastMap::default(),
         };
-        let mut left = FastMap::default();
-        for call in &history.calls {
-            evidence.read(call, &mut left);
-        }
+        history.calls.iter().for_each(|call| evidence.read(call));
         let mut deliveries = std::mem::take(&mut evidence.deliveries);
         for delivery in &mut deliveries {
-            evidence.limit(delivery, &left);
+            evidence.limit(delivery);
         }
         deliveries.sort_by_key(|delivery| delivery.from.number);
         evidence.deliveries = deliveries;
         evidence
     }
 
-    fn read(&mut self, call: &'a RecordedCall, left: &mut FastMap<SessionId, u64>) {
+    fn read(&mut self, call: &'a RecordedCall) {
         let replied = match &call.reply {
             CallReply::Replied(reply) => Some(reply),
             _ => None,
@@ -214,7 +216,7 @@ impl<'a> Evidence<'a> {
                 }
             }
             Command::LeaveSession { session } => {
-                let first = left.entry(*session).or_insert(call.begin.number);
+                let first = self.left.entry(*session).or_insert(call.begin.number);
                 *first = (*first).min(call.begin.number);
             }
             _ => {}
@@ -222,7 +224,7 @@ impl<'a> Evidence<'a> {
     }
 
     /// Computes until when a delivery surely lasted.
-    fn limit(&self, delivery: &mut Delivery<'a>, left: &FastMap<SessionId, u64>) {
+    fn limit(&self, delivery: &mut Delivery<'a>) {
         let changes = self.changes.get(&(delivery.tube, delivery.id)).into_iter().flatten();
         for change in changes.filter(|change| change.call.may_run_after(delivery.call.begin)) {
             let is_own = change.lease.is_none_or(|lease| lease == delivery.lease);
@@ -246,21 +248,30 @@ impl<'a> Evidence<'a> {
                 delivery.note_end(call.begin.number.max(delivery.from.number));
             }
         }
-        // A crash of the embedded store ends every delivery.
-        let is_embedded = self.plan.scenario.is_embedded();
-        if delivery.session.is_none() && !is_embedded {
-            return;
-        }
-        if let Some(number) = delivery.session.and_then(|session| left.get(&session)) {
+        if let Some(number) = delivery.session.and_then(|session| self.left.get(&session)) {
             delivery.note_end(*number);
         }
-        let (windows, server) = (&self.history.windows, delivery.call.server);
-        if window_at(windows, server, delivery.from.at).is_some() {
-            delivery.until = delivery.from.at;
+        if let Some(end) = self.end_by_store(delivery) {
+            let is_earlier = end < delivery.from;
+            let (at, number) = if is_earlier {
+                (delivery.from.at, delivery.from.number)
+            } else {
+                (end.at, end.number)
+            };
+            delivery.until = delivery.until.min(at);
+            delivery.note_end(number);
         }
-        let of_server = windows.iter().filter(|window| window.server.is_none_or(|of| of == server));
-        let later = of_server.map(|window| window.begin).filter(|begin| *begin >= delivery.from.at);
-        delivery.until = later.min().map_or(delivery.until, |begin| begin.min(delivery.until));
+    }
+
+    /// When the store ended a delivery with its session, or with the process of its server.
+    fn end_by_store(&self, delivery: &Delivery<'_>) -> Option<Moment> {
+        if self.plan.scenario.is_embedded() {
+            // The end of a process ends every delivery of the embedded store.
+            let ends = self.history.process_ends.iter().map(|(_, end)| *end);
+            return ends.filter(|end| *end > delivery.call.begin).min();
+        }
+        let session = delivery.session?;
+        self.session_ends.get(&session).copied()
     }
 
     /// The put that made the task of a delivery.

@@ -7,6 +7,7 @@ use fastrand::Rng;
 use taskyard_core::{Span, Timestamp};
 use taskyard_store::remote::{HEARTBEAT, HEARTBEAT_TIMEOUT};
 
+use crate::effects::FaultName;
 use crate::history::FaultWindow;
 use crate::plan::{CRASH_PAUSES, Plan, Scenario};
 use crate::world::World;
@@ -16,6 +17,8 @@ use crate::world::World;
 pub enum FaultKind {
     /// A server crashes; it is started again at the end.
     CrashServer(usize),
+    /// A server is stopped gracefully; it is started again at the end.
+    StopServer(usize),
     /// A server does nothing.
     FreezeServer(usize),
     /// Some replies of the database to a server are lost.
@@ -38,6 +41,8 @@ pub enum FaultKind {
     FullDisk,
     /// A disk cannot be changed; its server is started again at the end.
     ReadOnlyDisk,
+    /// Operations of a disk take up to so long.
+    SlowDisk(Duration),
     /// The connections of a server are cut in the middle of a frame.
     CutConnections(usize),
     /// The connections of a server lose everything, or everything in one direction, and neither side learns it before the end.
@@ -133,6 +138,28 @@ pub fn draw_freezes(plan: &Plan, rng: &mut Rng) -> Vec<Fault> {
     (0..rng.usize(0..=4)).map(|_| draw(rng)).collect()
 }
 
+/// Draws when servers are stopped, and when the disk is slow.
+pub fn draw_stops_and_slow_disks(plan: &Plan, rng: &mut Rng) -> Vec<Fault> {
+    // The time while no server runs is measured by the wall clock.
+    let sets_clock = plan.faults.iter().any(|fault| matches!(fault.kind, FaultKind::StepClock(..)));
+    let (can_stop, can_be_slow) = match plan.scenario {
+        Scenario::Embedded => (!sets_clock, true),
+        Scenario::Shared | Scenario::Network | Scenario::Workers => (true, false),
+        _ => return Vec::new(),
+    };
+    let length = plan.expected_length().as_millis() as u64;
+    let draw = |rng: &mut Rng| {
+        let kind = match can_stop && (!can_be_slow || rng.bool()) {
+            true => FaultKind::StopServer(rng.usize(0..plan.servers)),
+            false => FaultKind::SlowDisk(Duration::from_millis([2, 50, 2_000][rng.usize(0..3)])),
+        };
+        let most = if rng.bool() { 2_000 } else { 30_000 };
+        let lasts = Duration::from_millis(rng.u64(1..most));
+        Fault { at: Duration::from_millis(rng.u64(0..length)), lasts, kind }
+    };
+    (0..rng.usize(0..=4)).map(|_| draw(rng)).collect()
+}
+
 /// Draws a crash for every few operations, and in some runs a disk that fails or is full for a while. Each ends before the next begins.
 fn draw_crashes(plan: &Plan, rng: &mut Rng) -> Vec<Fault> {
     let gap = CRASH_PAUSES * plan.pause_max;
@@ -175,11 +202,39 @@ fn kind(index: usize, server: usize, rng: &mut Rng) -> FaultKind {
 }
 
 impl FaultKind {
+    /// Its name.
+    pub fn name(self) -> FaultName {
+        match self {
+            FaultKind::CrashServer(_) => FaultName::CrashServer,
+            FaultKind::StopServer(_) => FaultName::StopServer,
+            FaultKind::FreezeServer(_) => FaultName::FreezeServer,
+            FaultKind::LoseReplies(_) => FaultName::LoseReplies,
+            FaultKind::RefuseServer(_) => FaultName::RefuseServer,
+            FaultKind::LoseNotifications(_) => FaultName::LoseNotifications,
+            FaultKind::CrashDatabase => FaultName::CrashDatabase,
+            FaultKind::SlowDatabase => FaultName::SlowDatabase,
+            FaultKind::StepClock(..) => FaultName::StepClock,
+            FaultKind::LosePower(_) => FaultName::LosePower,
+            FaultKind::DiskErrors => FaultName::DiskErrors,
+            FaultKind::FullDisk => FaultName::FullDisk,
+            FaultKind::ReadOnlyDisk => FaultName::ReadOnlyDisk,
+            FaultKind::SlowDisk(_) => FaultName::SlowDisk,
+            FaultKind::CutConnections(_) => FaultName::CutConnections,
+            FaultKind::SilenceConnections(_) => FaultName::SilenceConnections,
+            FaultKind::SlowConnections(_) => FaultName::SlowConnections,
+            FaultKind::RefuseConnections(_) => FaultName::RefuseConnections,
+            FaultKind::CrashWorker(_) => FaultName::CrashWorker,
+            FaultKind::StopWorker(_) => FaultName::StopWorker,
+            FaultKind::FreezeWorker(_) => FaultName::FreezeWorker,
+        }
+    }
+
     /// The servers whose sessions may end because of it; `None` if none may.
     fn ends_sessions(self) -> Option<Option<usize>> {
         match self {
             FaultKind::CrashServer(server)
             | FaultKind::LosePower(server)
+            | FaultKind::StopServer(server)
             | FaultKind::FreezeServer(server)
             | FaultKind::LoseReplies(server)
             | FaultKind::RefuseServer(server)
@@ -192,6 +247,7 @@ impl FaultKind {
             FaultKind::LoseNotifications(_)
             | FaultKind::StepClock(..)
             | FaultKind::FullDisk
+            | FaultKind::SlowDisk(_)
             | FaultKind::SlowConnections(_)
             | FaultKind::RefuseConnections(_)
             | FaultKind::CrashWorker(_)
@@ -218,10 +274,7 @@ async fn begin_and_end(world: &Rc<World>, fault: Fault) {
     }
     if let Some(server) = fault.kind.ends_sessions() {
         let now = world.history.borrow_mut().moment().at;
-        // A session of the only server ends with its process, and not later.
-        let is_embedded = world.plan.scenario == Scenario::Crashes;
-        let after = if is_embedded { Duration::ZERO } else { AFTER_EFFECT };
-        let end = now + Span::from(fault.lasts + after);
+        let end = now + Span::from(fault.lasts + AFTER_EFFECT);
         world.history.borrow_mut().windows.push(FaultWindow { server, begin, end });
     }
     world.history.borrow_mut().note(format!("begin of {:?}", fault.kind));
@@ -230,8 +283,8 @@ async fn begin_and_end(world: &Rc<World>, fault: Fault) {
     world.history.borrow_mut().note(format!("end of {:?}", fault.kind));
 }
 
-/// The window of a moment at which a session of this server may end, if there is one.
-pub fn window_at(windows: &[FaultWindow], server: usize, at: Timestamp) -> Option<&FaultWindow> {
-    let mut hit = windows.iter().filter(|window| window.server.is_none_or(|of| of == server));
-    hit.find(|window| window.begin <= at && at <= window.end)
+/// Whether a session of this server may end at this time.
+pub fn is_within_window(windows: &[FaultWindow], server: usize, at: Timestamp) -> bool {
+    let mut of_server = windows.iter().filter(|window| window.server.is_none_or(|of| of == server));
+    of_server.any(|window| window.begin <= at && at <= window.end)
 }

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::history::{ADMIN, CallReply};
 use crate::judges::DAILY;
 use crate::operations::read_payload;
+use crate::server_stops::ServerStop;
 use crate::tubes::{KEEP_DONE, TubeRole};
 use crate::workers::{HandlerRun, WorkerStop};
 use crate::world::World;
@@ -54,6 +55,8 @@ pub struct Facts {
     pub late: Option<String>,
     /// What the handlers of workers did.
     pub runs: Vec<HandlerRun>,
+    /// The graceful stops of servers.
+    pub server_stops: Vec<ServerStop>,
     /// The stops of workers.
     pub stops: Vec<WorkerStop>,
     /// What is wrong with how many consumers of a semaphore ran at the same time.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use taskyard_core::{Command, Error, Reply, Timestamp, TubeName};
+use taskyard_core::{Command, Error, Reply, SessionId, Timestamp, TubeName};
 use tokio::time::Instant;
 
 use crate::describe;
@@ -62,6 +62,8 @@ pub struct RecordedCall {
     pub command: Command,
     /// Its outcome.
     pub reply: CallReply,
+    /// Whether the client did not wait for the reply.
+    pub is_given_up: bool,
     /// How far times in the reply are ahead of virtual time, in microseconds; `None` if the wall clock was set meanwhile.
     pub ahead: Option<i64>,
 }
@@ -87,6 +89,10 @@ pub struct History {
     pub calls: Vec<RecordedCall>,
     /// The faults that may end sessions.
     pub windows: Vec<FaultWindow>,
+    /// When processes of servers ended.
+    pub process_ends: Vec<(usize, Moment)>,
+    /// When a shared store ended sessions.
+    pub session_ends: Vec<(SessionId, Moment)>,
     /// What happened besides calls, for the reader of a failure.
     pub notes: Vec<(Moment, String)>,
 }
@@ -126,8 +132,16 @@ impl History {
     /// An empty history of a run that starts now, with this virtual time.
     pub fn new(start: Timestamp) -> Self {
         let started = Instant::now();
-        let (calls, windows, notes) = (Vec::new(), Vec::new(), Vec::new());
-        History { started, start, next: 0, calls, windows, notes }
+        History {
+            started,
+            start,
+            next: 0,
+            calls: Vec::new(),
+            windows: Vec::new(),
+            process_ends: Vec::new(),
+            session_ends: Vec::new(),
+            notes: Vec::new(),
+        }
     }
 
     /// The current moment.
@@ -142,8 +156,16 @@ impl History {
     /// Records that a call is sent. Returns its index.
     pub fn begin(&mut self, operation: OperationNumber, server: usize, command: Command) -> usize {
         let begin = self.moment();
-        let (end, reply, ahead) = (None, CallReply::Unknown, None);
-        self.calls.push(RecordedCall { operation, server, begin, end, command, reply, ahead });
+        self.calls.push(RecordedCall {
+            operation,
+            server,
+            begin,
+            end: None,
+            command,
+            reply: CallReply::Unknown,
+            is_given_up: false,
+            ahead: None,
+        });
         self.calls.len() - 1
     }
 
@@ -152,6 +174,23 @@ impl History {
         let end = self.moment();
         let call = &mut self.calls[index];
         (call.end, call.reply, call.ahead) = (Some(end), reply, ahead);
+    }
+
+    /// Records that the client of a call does not wait for its reply any longer.
+    pub fn give_up(&mut self, index: usize) {
+        self.calls[index].is_given_up = true;
+    }
+
+    /// Records that a process of a server has ended.
+    pub fn end_process(&mut self, server: usize) {
+        let moment = self.moment();
+        self.process_ends.push((server, moment));
+    }
+
+    /// Records that the store ended a session.
+    pub fn end_session(&mut self, session: SessionId) {
+        let moment = self.moment();
+        self.session_ends.push((session, moment));
     }
 
     /// Records something else.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use taskyard_simulator::{Mask, Plan, PlantedFault, RunReport, Scenario, run, shrink};
 
 use find_planted::find_planted;
-use totals::{ScenarioTotals, print};
+use totals::{ScenarioTotals, print, print_result};
 
 /// As in the binary of the server.
 #[global_allocator]
@@ -115,7 +115,7 @@ fn simulate(options: &SimulateOptions) -> Result<ExitCode, String> {
             println!("history of {} {:016x}", next.scenario.name(), report.history.hash());
         }
         if !passes(&plan, &mask, planted, report) {
-            print(&all, begun.elapsed());
+            print_result(&all, begun.elapsed());
             return Ok(ExitCode::FAILURE);
         }
         if shown.elapsed() > PROGRESS {
@@ -123,7 +123,7 @@ fn simulate(options: &SimulateOptions) -> Result<ExitCode, String> {
             print(&all, begun.elapsed());
         }
     }
-    print(&all, begun.elapsed());
+    print_result(&all, begun.elapsed());
     Ok(ExitCode::SUCCESS)
 }
 

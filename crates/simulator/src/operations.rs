@@ -14,6 +14,10 @@ use crate::tubes::TubeRole;
 
 /// The first byte of a MessagePack number of eight bytes.
 const NUMBER: u8 = 0xcf;
+/// The bytes of such a number.
+const PACKED_BYTES: usize = 9;
+/// A long payload has at least so many bytes after its number.
+const FILLER_MIN: u32 = 100;
 
 /// The longest explicit lease of a delivery.
 pub const LEASE_SECS_MAX: u64 = 30;
@@ -97,6 +101,8 @@ pub struct Weights {
     waits: bool,
     /// Of how many calls the client gives one up before its reply; 0 is none.
     pub gives_up: u32,
+    /// The most bytes of a payload after its number.
+    pub payload_bytes_max: u32,
 }
 
 impl Weights {
@@ -120,6 +126,7 @@ impl Weights {
             sessions: rng.bool(),
             waits: rng.bool(),
             gives_up: if rng.u8(0..3) == 0 { rng.u32(4..20) } else { 0 },
+            payload_bytes_max: 0,
         }
     }
 
@@ -161,7 +168,11 @@ impl Weights {
     }
 
     fn task(&self, role: TubeRole, number: OperationNumber, index: u64, rng: &mut Rng) -> NewTask {
-        let mut task = NewTask::new(Body::new(&payload(number, index).to_be_bytes()));
+        let mut payload = payload(number, index).to_be_bytes().to_vec();
+        if self.payload_bytes_max > 0 && rng.bool() {
+            payload.extend(filler(&payload, FILLER_MIN + rng.u32(0..self.payload_bytes_max)));
+        }
+        let mut task = NewTask::new(Body::new(&payload));
         if self.priorities {
             task.pri = Some(rng.u64(0..4));
         }
@@ -265,10 +276,24 @@ pub fn payload(number: OperationNumber, index: u64) -> u64 {
     u64::from(number.0) << 40 | u64::from(number.1) << 8 | index
 }
 
+/// So many bytes that follow from a number.
+fn filler(number: &[u8], count: u32) -> Vec<u8> {
+    let bytes = (0..count).zip(number.iter().cycle());
+    bytes.map(|(index, byte)| byte.wrapping_add((index / 8) as u8)).collect()
+}
+
 /// The number in the payload of a task.
 pub fn read_payload(body: &Body) -> Option<u64> {
     let payload = body.payload();
-    let number = payload.strip_prefix(&[NUMBER]).unwrap_or(payload);
+    let number = match payload.len() {
+        PACKED_BYTES => payload.strip_prefix(&[NUMBER])?,
+        8 => payload,
+        // Payloads of others are as long.
+        _ => {
+            let (number, rest) = payload.split_at_checked(8)?;
+            (rest == filler(number, rest.len() as u32)).then_some(number)?
+        }
+    };
     Some(u64::from_be_bytes(number.try_into().ok()?))
 }
 
@@ -299,5 +324,9 @@ mod tests {
         assert_eq!(read_payload(&Body::new(&number.to_be_bytes())), Some(number));
         assert_eq!(read_payload(&packed(&Body::new(&number.to_be_bytes()))), Some(number));
         assert_eq!(read_payload(&Body::new(b"x")), None);
+        let mut long = [&number.to_be_bytes()[..], &filler(&number.to_be_bytes(), 300)].concat();
+        assert_eq!(read_payload(&Body::new(&long)), Some(number));
+        long[200] ^= 1;
+        assert_eq!(read_payload(&Body::new(&long)), None, "another payload");
     }
 }

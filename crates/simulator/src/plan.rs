@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use taskyard_core::Timestamp;
+use taskyard_store::OpenOptions;
 
-use crate::faults::{Fault, draw_faults, draw_freezes};
+use crate::effects::FaultName;
+use crate::faults::{Fault, draw_faults, draw_freezes, draw_stops_and_slow_disks};
 use crate::history::OperationNumber;
 use crate::operations::Weights;
 use crate::pool::PoolPlan;
@@ -127,6 +129,10 @@ pub struct Plan {
     pub http_clients: BTreeSet<u32>,
     /// Whether it lasts for days or weeks, across a change of daylight saving time.
     pub lasts_days: bool,
+    /// How many bytes of payloads an embedded store keeps in memory.
+    pub memory_bytes: usize,
+    /// Whether a full disk also refuses to write over what it has.
+    pub copies_on_write: bool,
     /// The processes of workers.
     pub workers: Vec<WorkerSpec>,
     /// How many consumers of a semaphore may run, if there are such.
@@ -197,6 +203,8 @@ impl Plan {
             shares_connections: stream(seed, u64::MAX, 4).bool(),
             http_clients: BTreeSet::new(),
             lasts_days: false,
+            memory_bytes: OpenOptions::default().memory_bytes,
+            copies_on_write: false,
             workers: Vec::new(),
             consumers: None,
             pool: None,
@@ -218,6 +226,9 @@ impl Plan {
         if scenario == Scenario::Crashes {
             plan.draw_crashes(&mut rng);
         }
+        if scenario.is_embedded() && plan.has_later_features() {
+            plan.draw_disk(&mut stream(seed, u64::MAX, 15));
+        }
         if plan.is_extended {
             plan.extend(&mut stream(seed, u64::MAX, 2));
         }
@@ -225,6 +236,7 @@ impl Plan {
             plan.faults = draw_faults(&plan, &mut rng);
         }
         plan.draw_freezes();
+        plan.draw_stops_and_slow_disks();
         plan
     }
 
@@ -262,6 +274,26 @@ impl Plan {
         }
     }
 
+    /// Whether it has what was added after extended runs. The other seeds keep the histories that they had before.
+    fn has_later_features(&self) -> bool {
+        matches!(self.seed % 8, 0 | 2 | 7)
+    }
+
+    /// Draws long payloads, of which some stay on disk, and what a full disk is.
+    fn draw_disk(&mut self, rng: &mut Rng) {
+        self.weights.payload_bytes_max = [0, 400, 20_000][rng.usize(0..3)];
+        self.memory_bytes = [1, 5_000, 50_000, self.memory_bytes][rng.usize(0..4)];
+        self.copies_on_write = rng.bool();
+    }
+
+    /// Draws when servers are stopped, and when the disk is slow.
+    fn draw_stops_and_slow_disks(&mut self) {
+        if self.has_later_features() {
+            let more = draw_stops_and_slow_disks(self, &mut stream(self.seed, u64::MAX, 14));
+            self.faults.extend(more);
+        }
+    }
+
     /// Draws how often the server crashes, and few operations between two crashes.
     fn draw_crashes(&mut self, rng: &mut Rng) {
         self.clients = rng.u32(1..=3);
@@ -283,6 +315,13 @@ impl Plan {
     /// How many faults it has.
     pub fn fault_count(&self) -> usize {
         self.pool.as_ref().map_or(self.faults.len(), |pool| pool.faults.len())
+    }
+
+    /// Whether one of its faults has this name.
+    pub fn has_fault(&self, name: FaultName) -> bool {
+        let of_servers = self.faults.iter().map(|fault| fault.kind.name());
+        let of_pool = self.pool.iter().flat_map(|pool| &pool.faults).map(|fault| fault.kind.name());
+        of_servers.chain(of_pool).any(|fault| fault == name)
     }
 
     /// How long the clients work, about.

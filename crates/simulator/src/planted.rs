@@ -59,6 +59,10 @@ pub enum PlantedFault {
     SkipJournalSync,
     /// SQLite does not sync its log.
     SkipLogSync,
+    /// The embedded store does not wait for the syncs of a slow disk.
+    SkipSlowSyncs,
+    /// A server that is stopped does not wait for what is under way.
+    HastyServerStop,
     /// The names of new files are not synced.
     SkipFolderSync,
     /// The disk swaps the latest write of the journal with the sync after it.
@@ -149,7 +153,7 @@ pub enum PlantedFault {
 
 impl PlantedFault {
     /// Those that single runs find, with the scenarios in which they are looked for.
-    pub const ALL: [(PlantedFault, Scenario); 75] = [
+    pub const ALL: [(PlantedFault, Scenario); 77] = [
         (PlantedFault::ReuseLease, Scenario::Memory),
         (PlantedFault::LoseWakeup, Scenario::Memory),
         (PlantedFault::ForgetTick, Scenario::Memory),
@@ -177,6 +181,8 @@ impl PlantedFault {
         (PlantedFault::CrashLosesBatch, Scenario::Shared),
         (PlantedFault::SkipJournalSync, Scenario::Embedded),
         (PlantedFault::SkipLogSync, Scenario::Embedded),
+        (PlantedFault::SkipSlowSyncs, Scenario::Embedded),
+        (PlantedFault::HastyServerStop, Scenario::Shared),
         (PlantedFault::SkipFolderSync, Scenario::Embedded),
         (PlantedFault::IgnoreSyncErrors, Scenario::Embedded),
         (PlantedFault::SwapWrites, Scenario::Embedded),

@@ -7,6 +7,7 @@ use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
+use crate::effects::{FaultCounts, take_counts};
 use crate::estimates::observe;
 use crate::evidence::Evidence;
 use crate::faults::run_fault;
@@ -37,8 +38,8 @@ pub struct RunReport {
     pub crashes: u64,
     /// How often a server started again after its crash, recovered its data and served.
     pub recoveries: u64,
-    /// How many faults happened.
-    pub faults: u64,
+    /// Which faults happened and what they did.
+    pub faults: FaultCounts,
     /// How many commands of clients were executed, or calls of functions in Redis.
     pub commands: u64,
 }
@@ -47,11 +48,13 @@ pub struct RunReport {
 pub fn run(plan: &Plan, mask: &Mask, planted: Option<PlantedFault>) -> RunReport {
     // The engine draws the seeds of its ticks from the generator of the thread.
     fastrand::seed(plan.seed);
+    take_counts();
     let (report, panicked) = noting(|| match &plan.pool {
         Some(pool) => crate::pool::run(plan, pool, mask, planted),
         None => run_servers(plan, mask, planted),
     });
     let mut report = report.unwrap_or_else(|_| RunReport::empty(plan));
+    report.faults = take_counts();
     if let Some(text) = panicked {
         report.violation = Some(Violation::new("panic", text));
     }
@@ -61,11 +64,11 @@ pub fn run(plan: &Plan, mask: &Mask, planted: Option<PlantedFault>) -> RunReport
 fn run_servers(plan: &Plan, mask: &Mask, planted: Option<PlantedFault>) -> RunReport {
     let runtime = simulated_runtime();
     let (world, facts, is_stuck) = runtime.block_on(simulate(plan, mask, planted));
-    let (simulated, crashes, recoveries, faults) = {
+    let (simulated, crashes, recoveries) = {
         let _guard = runtime.enter();
         let crashes = world.crashes.get() + world.storage.start_crashes();
         let recoveries = world.recoveries.get();
-        (world.history.borrow().elapsed(), crashes, recoveries, world.faults.get())
+        (world.history.borrow().elapsed(), crashes, recoveries)
     };
     let history = world.history.replace(runtime.block_on(async { History::new(plan.start) }));
     let evidence = Evidence::new(plan, &history, &facts);
@@ -85,7 +88,7 @@ fn run_servers(plan: &Plan, mask: &Mask, planted: Option<PlantedFault>) -> RunRe
         simulated,
         crashes,
         recoveries,
-        faults,
+        faults: FaultCounts::default(),
         commands,
     }
 }
@@ -102,7 +105,7 @@ impl RunReport {
             simulated: Duration::ZERO,
             crashes: 0,
             recoveries: 0,
-            faults: 0,
+            faults: FaultCounts::default(),
             commands: 0,
         }
     }
@@ -170,5 +173,6 @@ async fn play(world: &Rc<World>, mask: &Mask) -> (Facts, bool) {
             admin.facts.late = Some("a call after the faults got no reply within a day".into());
         }
     }
+    admin.facts.server_stops = world.stops.take();
     (admin.facts, is_stuck)
 }

@@ -9,10 +9,13 @@ use std::task::{Context, Poll, Waker};
 
 use taskyard_engine::{Clock, Engine, EngineTask, Settings};
 use taskyard_store::Store;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::clock::SimulatedClock;
+use crate::effects::{FaultName, count_effect};
+use crate::storage::BusyUntil;
 
 /// A server; its engine is replaced when it is started again.
 pub struct SimulatedServer {
@@ -25,13 +28,16 @@ pub struct SimulatedServer {
 }
 
 /// One process of a server, from its start to its crash.
-#[derive(Default)]
 struct ServerProcess {
     task: RefCell<Option<EngineTask>>,
+    /// Until when the engine waits for its disk.
+    busy: BusyUntil,
+    pause: RefCell<Option<Pin<Box<Sleep>>>>,
     is_frozen: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     /// Its other tasks, which are stopped while it is frozen and end with it.
     tasks: RefCell<Vec<AbortHandle>>,
+    task_ended: Rc<Notify>,
     stopped: RefCell<Vec<Waker>>,
 }
 
@@ -41,21 +47,18 @@ impl SimulatedServer {
         SimulatedServer {
             clock: Arc::new(clock),
             engine: RefCell::default(),
-            process: RefCell::default(),
+            process: RefCell::new(Rc::new(ServerProcess::new(None, Box::new(|| None)))),
             frozen: Cell::new(0),
             starts: Cell::new(0),
         }
     }
 
     /// Starts it on a store.
-    pub fn start(&self, store: Box<dyn Store>, settings: Settings) {
+    pub fn start(&self, store: Box<dyn Store>, busy: BusyUntil, settings: Settings) {
         let clock: Arc<dyn Clock> = self.clock.clone();
         let (engine, task) = Engine::start_stepped(store, clock, settings);
-        let process = Rc::new(ServerProcess {
-            task: RefCell::new(Some(task)),
-            is_frozen: Cell::new(self.frozen.get() > 0),
-            ..ServerProcess::default()
-        });
+        let process = Rc::new(ServerProcess::new(Some(task), busy));
+        process.is_frozen.set(self.frozen.get() > 0);
         self.starts.set(self.starts.get() + 1);
         *self.engine.borrow_mut() = Some(engine);
         *self.process.borrow_mut() = process.clone();
@@ -88,6 +91,18 @@ impl SimulatedServer {
         let task = process.task.borrow_mut().take();
         process.tasks.take().iter().for_each(AbortHandle::abort);
         task.is_some()
+    }
+
+    /// Waits until the connections of its process have ended.
+    pub async fn connections_ended(&self) {
+        let process = self.process.borrow().clone();
+        loop {
+            let ended = process.task_ended.notified();
+            if process.tasks.borrow().iter().all(AbortHandle::is_finished) {
+                return;
+            }
+            ended.await;
+        }
     }
 
     /// Freezes it, or ends one freeze.
@@ -123,12 +138,46 @@ impl SimulatedServer {
 }
 
 impl ServerProcess {
+    fn new(task: Option<EngineTask>, busy: BusyUntil) -> Self {
+        ServerProcess {
+            task: RefCell::new(task),
+            busy,
+            pause: RefCell::default(),
+            is_frozen: Cell::default(),
+            waker: RefCell::default(),
+            tasks: RefCell::default(),
+            task_ended: Rc::default(),
+            stopped: RefCell::default(),
+        }
+    }
+
     fn spawn(self: &Rc<Self>, work: impl Future<Output = ()> + 'static) {
         let task = ProcessTask { process: self.clone(), work: Box::pin(work) };
-        let handle = tokio::task::spawn_local(task).abort_handle();
+        let ended = self.task_ended.clone();
+        let run = async move {
+            task.await;
+            // Only when this task counts as finished.
+            tokio::task::spawn_local(async move { ended.notify_waiters() });
+        };
+        let handle = tokio::task::spawn_local(run).abort_handle();
         let mut tasks = self.tasks.borrow_mut();
         tasks.retain(|task| !task.is_finished());
         tasks.push(handle);
+    }
+}
+
+impl ServerProcess {
+    /// Ready unless the engine waits for its disk.
+    fn poll_disk(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(until) = (self.busy)().filter(|until| *until > Instant::now()) else {
+            return Poll::Ready(());
+        };
+        let pause = &mut *self.pause.borrow_mut();
+        let pause = pause.get_or_insert_with(|| Box::pin(sleep_until(until)));
+        if pause.deadline() != until {
+            pause.as_mut().reset(until);
+        }
+        pause.as_mut().poll(cx)
     }
 }
 
@@ -143,6 +192,7 @@ impl Future for ProcessTask {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         if self.process.is_frozen.get() {
+            count_effect(FaultName::FreezeServer);
             self.process.stopped.borrow_mut().push(cx.waker().clone());
             return Poll::Pending;
         }
@@ -161,8 +211,10 @@ impl Future for SteppedProcess {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         *self.0.waker.borrow_mut() = Some(cx.waker().clone());
         if self.0.is_frozen.get() {
+            count_effect(FaultName::FreezeServer);
             return Poll::Pending;
         }
+        std::task::ready!(self.0.poll_disk(cx));
         let mut slot = self.0.task.borrow_mut();
         let Some(task) = slot.as_mut() else { return Poll::Ready(()) };
         let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(task).poll(cx)));

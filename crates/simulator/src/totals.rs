@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use taskyard_simulator::{RunReport, Scenario};
+use taskyard_simulator::{FaultCounts, RunReport, Scenario};
 
 /// What the runs of one scenario did.
 pub struct ScenarioTotals {
@@ -16,7 +16,7 @@ pub struct ScenarioTotals {
     simulated: Duration,
     crashes: u64,
     recoveries: u64,
-    faults: u64,
+    faults: FaultCounts,
     commands: u64,
 }
 
@@ -31,7 +31,7 @@ impl ScenarioTotals {
             simulated: Duration::ZERO,
             crashes: 0,
             recoveries: 0,
-            faults: 0,
+            faults: FaultCounts::default(),
             commands: 0,
         }
     }
@@ -46,7 +46,7 @@ impl ScenarioTotals {
         self.simulated += report.simulated;
         self.crashes += report.crashes;
         self.recoveries += report.recoveries;
-        self.faults += report.faults;
+        self.faults.add(&report.faults);
         self.commands += report.commands;
         report
     }
@@ -64,7 +64,7 @@ impl ScenarioTotals {
             self.simulated.as_secs_f64() / 3_600.0,
             self.crashes,
             self.recoveries,
-            self.faults,
+            self.faults.faults(),
             self.commands,
             self.commands as f64 / seconds,
             self.crashes as f64 / seconds,
@@ -72,6 +72,14 @@ impl ScenarioTotals {
             self.spent.as_secs_f64()
         )
     }
+}
+
+/// Prints what the runs did at their end: also the faults and their effects.
+pub fn print_result(all: &[ScenarioTotals], elapsed: Duration) {
+    let mut faults = FaultCounts::default();
+    all.iter().for_each(|totals| faults.add(&totals.faults));
+    print!("faults, how often, and what they did:\n{faults}");
+    print(all, elapsed);
 }
 
 /// Prints one line for each scenario, and one for all.
@@ -83,7 +91,7 @@ pub fn print(all: &[ScenarioTotals], elapsed: Duration) {
         sum.simulated += totals.simulated;
         sum.crashes += totals.crashes;
         sum.recoveries += totals.recoveries;
-        sum.faults += totals.faults;
+        sum.faults.add(&totals.faults);
         sum.commands += totals.commands;
     }
     sum.spent = elapsed;

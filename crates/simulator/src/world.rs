@@ -11,17 +11,44 @@ use taskyard_store::remote::HEARTBEAT;
 use tokio::time::Instant;
 
 use crate::clock::SimulatedClock;
-use crate::faults::{Fault, FaultKind};
+use crate::effects::{FaultName, count_effects, count_fault};
+use crate::faults::FaultKind;
 use crate::history::SharedHistory;
 use crate::network::Network;
 use crate::plan::{Plan, Scenario};
 use crate::planted::PlantedFault;
 use crate::server::SimulatedServer;
+use crate::server_stops::ServerStops;
 use crate::storage::Storage;
 use crate::workers::Workers;
 
 /// How long after a full disk a server may need to follow its wall clock.
 const CLOCK_LAG_MAX: Duration = Duration::from_secs(3);
+
+/// The faults that fill the disk.
+#[derive(Clone, Copy, Default)]
+struct FullDisk {
+    /// How many there are now.
+    count: u32,
+    /// Since when.
+    since: Option<Instant>,
+    /// When the latest one ended.
+    ended: Option<Instant>,
+}
+
+impl FullDisk {
+    fn begin(self) -> Self {
+        // A disk that was full a moment ago may have refused the same.
+        let is_new =
+            self.count == 0 && self.ended.is_none_or(|ended| ended.elapsed() >= CLOCK_LAG_MAX);
+        let since = if is_new { Some(Instant::now()) } else { self.since };
+        FullDisk { count: self.count + 1, since, ..self }
+    }
+
+    fn end(self) -> Self {
+        FullDisk { count: self.count - 1, ended: Some(Instant::now()), ..self }
+    }
+}
 
 /// Everything of one run.
 pub struct World {
@@ -37,12 +64,14 @@ pub struct World {
     pub crashes: Cell<u64>,
     /// How often a server started again and served after its crash.
     pub recoveries: Cell<u64>,
-    /// How many faults happened.
-    pub faults: Cell<u64>,
     /// How many faults are not over yet.
     pub faults_left: Cell<usize>,
-    /// How many faults fill the disk, and when the latest one ended.
-    full_disk: Cell<(u32, Option<Instant>)>,
+    /// How many faults fill the disk, since when, and when the latest one ended.
+    full_disk: Cell<FullDisk>,
+    /// When the latest wall clock was set.
+    latest_step: Cell<Option<Instant>>,
+    /// The graceful stops of servers.
+    pub stops: ServerStops,
     /// Why a store could not be opened although its disk works.
     pub open_failure: RefCell<Option<String>>,
     /// What connects clients to servers, if they do not call the engines.
@@ -64,12 +93,13 @@ impl World {
         let world = Rc::new(World {
             plan: plan.clone(),
             servers: (0..plan.servers).map(server).collect(),
-            storage: Storage::new(plan, planted),
+            storage: Storage::new(plan, &history, planted),
             crashes: Cell::new(0),
             recoveries: Cell::new(0),
-            faults: Cell::new(0),
             faults_left: Cell::new(0),
             full_disk: Cell::default(),
+            latest_step: Cell::default(),
+            stops: ServerStops::default(),
             open_failure: RefCell::default(),
             network: plan.scenario.has_network().then(|| Network::new(plan, planted)),
             clients: RefCell::default(),
@@ -109,26 +139,30 @@ impl World {
         // Estimates follow from the series.
         let series_tubes_max = if self.plan.scenario == Scenario::Estimates { 10 } else { 0 };
         let settings = Settings { series_tubes_max, workers_max: 0, ..Settings::default() };
-        self.servers[server].start(store, settings);
+        self.servers[server].start(store, self.storage.busy_until(), settings);
         self.recoveries.update(|count| count + u64::from(self.servers[server].incarnation() > 1));
         self.accept_connections(server);
     }
 
     /// Ends the process of a server; false if there is none.
-    fn crash_server(&self, server: usize) -> bool {
+    pub fn crash_server(&self, server: usize) -> bool {
         if let Some(network) = &self.network {
             network.stop_listening(server);
         }
-        self.servers[server].crash()
+        let is_up = self.servers[server].crash();
+        if is_up {
+            self.history.borrow_mut().end_process(server);
+        }
+        is_up
     }
 
-    /// Whether a server may still show times by its wall clock as it was before that was set: it must store that first, and tries
+    /// Whether the server may still show times by its wall clock as it was before that was set: it must store that first, and tries
     /// again each second.
     pub fn may_show_old_times(&self) -> bool {
-        let (count, ended) = self.full_disk.get();
+        let FullDisk { count, since, ended } = self.full_disk.get();
         let may_fail = count > 0 || ended.is_some_and(|ended| ended.elapsed() < CLOCK_LAG_MAX);
-        let is_step = |fault: &Fault| matches!(fault.kind, FaultKind::StepClock(..));
-        may_fail && self.plan.faults.iter().any(is_step)
+        let is_unstored = |step: Instant| since.is_some_and(|since| step + CLOCK_LAG_MAX >= since);
+        may_fail && self.latest_step.get().is_some_and(is_unstored)
     }
 
     /// Whether a fault can happen now: a server that is not up cannot crash.
@@ -137,12 +171,15 @@ impl World {
             FaultKind::CrashServer(server) | FaultKind::LosePower(server) => {
                 self.servers[server].is_up()
             }
+            FaultKind::StopServer(server) => {
+                self.servers[server].is_up() && !self.stops.contains(server)
+            }
             _ => true,
         }
     }
 
     /// Lets a fault begin; false if it cannot happen now.
-    pub fn begin_fault(&self, kind: FaultKind) -> bool {
+    pub fn begin_fault(self: &Rc<Self>, kind: FaultKind) -> bool {
         match kind {
             FaultKind::CrashServer(server) | FaultKind::LosePower(server)
                 if !self.crash_server(server) =>
@@ -151,16 +188,28 @@ impl World {
             }
             FaultKind::CrashServer(_) | FaultKind::LosePower(_) | FaultKind::CrashDatabase => {
                 self.crashes.set(self.crashes.get() + 1);
+                if let FaultKind::CrashServer(server) = kind {
+                    count_effects(FaultName::CrashServer, self.calls_under_way(server));
+                }
+            }
+            FaultKind::StopServer(server) => {
+                // It begins when this fault is noted.
+                let world = self.clone();
+                tokio::task::spawn_local(async move { world.begin_stop(server) });
             }
             FaultKind::FreezeServer(server) => self.servers[server].freeze(true),
-            FaultKind::StepClock(server, micros) => self.servers[server].clock.step(micros),
+            FaultKind::StepClock(server, micros) => {
+                self.latest_step.set(Some(Instant::now()));
+                self.servers[server].clock.step(micros);
+            }
             FaultKind::CrashWorker(worker) => self.workers.crash(worker),
             FaultKind::StopWorker(worker) => self.workers.stop(worker),
             FaultKind::FreezeWorker(worker) => self.workers.freeze(worker, true),
-            FaultKind::FullDisk => self.full_disk.update(|(count, ended)| (count + 1, ended)),
+            FaultKind::FullDisk => self.full_disk.update(FullDisk::begin),
             _ => {}
         }
-        self.faults.set(self.faults.get() + 1);
+        count_fault(kind.name());
+        self.stops.note_fault(true);
         self.storage.apply_fault(kind, true);
         if let Some(network) = &self.network {
             network.apply_fault(kind, true);
@@ -168,8 +217,15 @@ impl World {
         true
     }
 
+    /// How many calls at a server have no reply yet.
+    pub fn calls_under_way(&self, server: usize) -> usize {
+        let history = self.history.borrow();
+        history.calls.iter().filter(|call| call.server == server && call.end.is_none()).count()
+    }
+
     /// Lets a fault end that began.
     pub fn end_fault(self: &Rc<Self>, kind: FaultKind) {
+        self.stops.note_fault(false);
         self.storage.apply_fault(kind, false);
         if let Some(network) = &self.network {
             network.apply_fault(kind, false);
@@ -178,18 +234,20 @@ impl World {
             FaultKind::CrashServer(server) | FaultKind::LosePower(server) => {
                 self.start_server(server);
             }
+            FaultKind::StopServer(server) => {
+                self.end_stop(server);
+                self.start_server(server);
+            }
             FaultKind::FreezeServer(server) => self.servers[server].freeze(false),
             FaultKind::FreezeWorker(worker) => self.workers.freeze(worker, false),
-            FaultKind::FullDisk => {
-                self.full_disk.update(|(count, _)| (count - 1, Some(Instant::now())));
-            }
+            FaultKind::FullDisk => self.full_disk.update(FullDisk::end),
             FaultKind::CrashWorker(worker) | FaultKind::StopWorker(worker) => {
                 self.start_worker(worker);
             }
             FaultKind::DiskErrors | FaultKind::ReadOnlyDisk => {
-                self.storage.end_refusing_process();
+                self.storage.end_process();
                 self.crashes.set(self.crashes.get() + 1);
-                self.servers[0].crash();
+                self.crash_server(0);
                 self.start_server(0);
             }
             _ => {}

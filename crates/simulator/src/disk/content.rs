@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 
-use super::{DiskCounts, SECTOR};
+use super::SECTOR;
+use crate::effects::{FaultName, count_effect};
 
 /// The unit in which the page cache writes.
 const PAGE: usize = 4096;
@@ -181,7 +182,7 @@ impl FileContent {
     }
 
     /// Leaves what a power failure leaves: each page that was not synced is new, old or torn.
-    pub fn lose_power(&mut self, random: &mut Rng, counts: &mut DiskCounts) {
+    pub fn lose_power(&mut self, random: &mut Rng) {
         if self.seen.length != self.durable.length && random.bool() {
             self.durable.resize(self.seen.length);
         }
@@ -189,11 +190,11 @@ impl FileContent {
             self.is_dirty[page] = false;
             match random.u8(..4) {
                 0 => {
-                    counts.torn_pages += 1;
+                    count_effect(FaultName::LosePower);
                     self.persist(page, random.usize(..PAGE / SECTOR as usize) * SECTOR as usize);
                 }
                 1 => self.persist(page, PAGE),
-                _ => counts.lost_pages += 1,
+                _ => count_effect(FaultName::LosePower),
             }
         }
         self.seen.clone_from(&self.durable);
@@ -237,7 +238,7 @@ mod tests {
             file.sync();
             file.write(b"new", 0);
             file.write(b"far", 9000);
-            file.lose_power(&mut Rng::with_seed(seed), &mut DiskCounts::default());
+            file.lose_power(&mut Rng::with_seed(seed));
             let start = file.start(3);
             assert!(start == b"old" || start == b"new");
             outcomes.insert((start, file.length()));
@@ -254,7 +255,7 @@ mod tests {
             file.fail_sync(&mut Rng::with_seed(*seed));
             assert_eq!(file.start(3), b"new", "the process still sees it");
             file.sync();
-            file.lose_power(&mut Rng::with_seed(*seed), &mut DiskCounts::default());
+            file.lose_power(&mut Rng::with_seed(*seed));
             file.start(3) == b"old"
         });
         assert!(lost.count() > 0);
@@ -287,7 +288,7 @@ mod tests {
                 assert_eq!(part, bytes.get(start..).unwrap_or_default());
             }
             file.sync();
-            file.lose_power(&mut random, &mut DiskCounts::default());
+            file.lose_power(&mut random);
             assert_eq!(file.start(u64::MAX), bytes, "all of it was synced");
         }
     }

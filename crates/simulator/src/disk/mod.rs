@@ -12,9 +12,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::effects::{FaultName, count_effect};
 use content::FileContent;
 pub use platform::SimulatedPlatform;
 use sqlite_files::SharedDatabase;
@@ -37,8 +39,12 @@ pub struct DiskFaults {
     pub read_error: f64,
     /// Writes fail when all files together have this many bytes.
     pub bytes_max: u64,
+    /// Writes fail when so many more bytes are written, also over others: the file system copies what it changes.
+    pub bytes_left: u64,
     /// Nothing can be changed.
     pub is_read_only: bool,
+    /// What an operation takes at most.
+    pub delay_max: Duration,
     /// What syncs do not do, for planted faults.
     pub missing_sync: Option<MissingSync>,
     /// Changes what is read of a file at a start, for planted faults.
@@ -56,6 +62,8 @@ pub enum MissingSync {
     Folder,
     /// Of all files, if it fails: the error is not noticed.
     Failed,
+    /// Of all files, while the disk is slow: nothing waits for it.
+    Slow,
     /// Of the latest page of files with this in their name: its write is swapped with the sync after it.
     Swapped(&'static str),
 }
@@ -68,7 +76,9 @@ impl Default for DiskFaults {
             sync_error: none,
             read_error: none,
             bytes_max: u64::MAX,
+            bytes_left: u64::MAX,
             is_read_only: false,
+            delay_max: Duration::ZERO,
             missing_sync: None,
             change_read: None,
         }
@@ -84,32 +94,18 @@ pub enum ProcessEnd {
     PowerFailure,
 }
 
-/// What happened on a disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DiskCounts {
-    /// Writes.
-    pub writes: u64,
-    /// Syncs.
-    pub syncs: u64,
-    /// Operations that failed.
-    pub errors: u64,
-    /// Pages that power failures lost.
-    pub lost_pages: u64,
-    /// Pages of which power failures left a part.
-    pub torn_pages: u64,
-}
-
 #[derive(Debug)]
 struct DiskState {
     random: fastrand::Rng,
     faults: DiskFaults,
-    counts: DiskCounts,
     /// Counts the processes that used the disk; files of earlier ones cannot be used.
     process: u64,
     /// Whether there is a process; what a dead one still tries fails.
     is_running: bool,
     /// How many more writes and syncs there are before the process ends, and how it ends.
     planned_end: Option<(u32, ProcessEnd)>,
+    /// Writes and syncs so far.
+    operations: u64,
     /// Notified when the process ends.
     ended: Arc<Notify>,
     files: BTreeMap<u64, FileContent>,
@@ -139,6 +135,10 @@ struct OpenFile {
 }
 
 impl DiskFaults {
+    fn is_too_slow(&self) -> bool {
+        self.missing_sync == Some(MissingSync::Slow) && !self.delay_max.is_zero()
+    }
+
     fn is_skipped(&self, path: &Path) -> bool {
         matches!(self.missing_sync, Some(MissingSync::File(name)) if path.to_string_lossy().contains(name))
     }
@@ -158,10 +158,10 @@ impl Disk {
         Disk(Arc::new(Mutex::new(DiskState {
             random: fastrand::Rng::with_seed(seed),
             faults: DiskFaults::default(),
-            counts: DiskCounts::default(),
             process: 0,
             is_running: false,
             planned_end: None,
+            operations: 0,
             ended: Arc::new(Notify::new()),
             files: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -219,6 +219,22 @@ impl Disk {
     /// The bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.state().bytes
+    }
+
+    /// Writes and syncs so far.
+    pub fn operations(&self) -> u64 {
+        self.state().operations
+    }
+
+    /// How long the operations of the caller take, if the disk is slow and it makes any.
+    pub fn delay(&self) -> Duration {
+        let state = &mut *self.state();
+        let most = state.faults.delay_max.as_micros() as u64;
+        if most == 0 {
+            return Duration::ZERO;
+        }
+        count_effect(FaultName::SlowDisk);
+        Duration::from_micros(state.random.u64(1..=most))
     }
 
     /// A random number of this disk.
@@ -301,6 +317,7 @@ impl DiskState {
 
     fn check_writable(&self) -> io::Result<()> {
         if self.faults.is_read_only {
+            count_effect(FaultName::ReadOnlyDisk);
             Err(io::ErrorKind::ReadOnlyFilesystem.into())
         } else {
             Ok(())
@@ -322,6 +339,7 @@ impl DiskState {
 
     /// Counts an operation, which may be the last one of the process.
     fn note_operation(&mut self) {
+        self.operations += 1;
         match &mut self.planned_end {
             Some((0, how)) => {
                 let how = *how;
@@ -335,7 +353,7 @@ impl DiskState {
     /// Fails with this probability.
     fn fail(&mut self, probability: f64) -> io::Result<()> {
         if probability > 0.0 && self.random.f64() < probability {
-            self.counts.errors += 1;
+            count_effect(FaultName::DiskErrors);
             return Err(io::Error::other("a simulated error of the disk"));
         }
         Ok(())
@@ -343,7 +361,7 @@ impl DiskState {
 
     /// Each name and each page that was not synced survives or not.
     fn lose_power(&mut self) {
-        let DiskState { random, counts, files, names, durable_names, .. } = self;
+        let DiskState { random, files, names, durable_names, .. } = self;
         // Changes of names become durable in their order; a prefix of them survives, here all or none.
         if names != durable_names && random.bool() {
             names.clone_from(durable_names);
@@ -351,7 +369,7 @@ impl DiskState {
         durable_names.clone_from(names);
         files.retain(|inode, _| names.values().any(|named| named == inode));
         for content in files.values_mut() {
-            content.lose_power(random, counts);
+            content.lose_power(random);
         }
         self.bytes = self.files.values().map(FileContent::length).sum();
     }
@@ -386,12 +404,15 @@ impl OpenFile {
     fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.with(|state, content| {
             state.check_writable()?;
-            state.counts.writes += 1;
             let end = offset + bytes.len() as u64;
             let growth = end.saturating_sub(content.length());
-            if growth > 0 && state.bytes + growth > state.faults.bytes_max {
-                state.counts.errors += 1;
+            let left = state.faults.bytes_left.checked_sub(bytes.len() as u64);
+            if growth > 0 && state.bytes + growth > state.faults.bytes_max || left.is_none() {
+                count_effect(FaultName::FullDisk);
                 return Err(io::ErrorKind::StorageFull.into());
+            }
+            if let Some(left) = left.filter(|_| state.faults.bytes_left < u64::MAX) {
+                state.faults.bytes_left = left;
             }
             if let Err(error) = state.fail(state.faults.write_error) {
                 // A sector is written whole or not at all.
@@ -428,8 +449,7 @@ impl OpenFile {
     fn sync(&self) -> io::Result<()> {
         self.disk.state().note_operation();
         self.with(|state, content| {
-            state.counts.syncs += 1;
-            if state.faults.is_skipped(&self.path) {
+            if state.faults.is_skipped(&self.path) || state.faults.is_too_slow() {
                 return Ok(());
             }
             if let Err(error) = state.fail(state.faults.sync_error) {

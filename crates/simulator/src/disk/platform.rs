@@ -39,7 +39,7 @@ impl SimulatedPlatform {
 
     /// Steps every background thread that has something to do. Returns when the next one has.
     pub fn step_threads(&self) -> Option<Duration> {
-        self.threads.step((self.elapsed)())
+        self.threads.step((self.elapsed)(), || self.disk.delay())
     }
 
     /// Ends every background thread, because the process has ended.

@@ -27,11 +27,13 @@ struct SlotState {
     /// When the next step is due.
     due: Option<Duration>,
     is_signaled: bool,
+    /// When a step ends that has begun, on a slow disk.
+    ends: Option<Duration>,
 }
 
 impl Threads {
     pub fn spawn(&self, name: &str, work: Box<dyn BackgroundWork>) -> Box<dyn BackgroundThread> {
-        let state = SlotState { work: Some(work), due: None, is_signaled: false };
+        let state = SlotState { work: Some(work), due: None, is_signaled: false, ends: None };
         let slot = Arc::new(Slot {
             name: name.to_owned(),
             state: Mutex::new(state),
@@ -41,10 +43,11 @@ impl Threads {
         Box::new(SimulatedThread(slot))
     }
 
-    /// Steps every thread that has something to do now. Returns when the next one has.
-    pub fn step(&self, now: Duration) -> Option<Duration> {
+    /// Begins the step of every thread that has something to do now, which takes as long as the disk needs, and ends those that are over.
+    /// Returns when there is more to do.
+    pub fn step(&self, now: Duration, delay: impl Fn() -> Duration) -> Option<Duration> {
         let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        slots.iter().for_each(|slot| slot.step_if_due(now));
+        slots.iter().for_each(|slot| slot.step_if_due(now, &delay));
         slots.iter().filter_map(|slot| slot.next(now)).min()
     }
 
@@ -76,11 +79,16 @@ impl Slot {
     fn next(&self, now: Duration) -> Option<Duration> {
         let state = self.lock();
         state.work.as_ref()?;
-        if state.is_signaled { Some(now) } else { state.due }
+        let due = if state.is_signaled { Some(now) } else { state.due };
+        state.ends.or(due)
     }
 
-    fn step_if_due(&self, now: Duration) {
-        if self.next(now).is_some_and(|due| due <= now) {
+    fn step_if_due(&self, now: Duration, delay: impl Fn() -> Duration) {
+        if self.next(now).is_none_or(|due| due > now) {
+            return;
+        }
+        let ends = *self.lock().ends.get_or_insert_with(|| now + delay());
+        if ends <= now {
             self.step(now);
         }
     }
@@ -88,7 +96,7 @@ impl Slot {
     /// Runs one step, during which others may signal this thread.
     fn step(&self, now: Duration) {
         let mut state = self.lock();
-        state.is_signaled = false;
+        (state.is_signaled, state.ends) = (false, None);
         let Some(mut work) = state.work.take() else { return };
         drop(state);
         let wait = work.step();

@@ -5,6 +5,7 @@ mod capacity;
 mod damage;
 mod daylight;
 mod done;
+mod drained;
 mod dropped;
 mod early;
 mod ended;
@@ -65,7 +66,7 @@ impl fmt::Display for Violation {
 type Judge = fn(&Evidence<'_>) -> Option<String>;
 
 /// All judges, by name. What did not end is looked at last: it is often the consequence of something else.
-const JUDGES: [(&str, Judge); 29] = [
+const JUDGES: [(&str, Judge); 30] = [
     ("damage", damage::judge),
     ("payload", payload::judge),
     ("leader", leader::judge),
@@ -93,6 +94,7 @@ const JUDGES: [(&str, Judge); 29] = [
     ("runs", runs::judge),
     ("outcome", outcome::judge),
     ("stopped", stopped::judge),
+    ("drained", drained::judge),
     ("liveness", liveness::judge),
     ("lost", lost::judge),
 ];

@@ -166,7 +166,9 @@ impl Script {
     pub fn call(&mut self, command: Command, reply: Reply) {
         let (begin, end) = (self.moment(), Some(self.moment()));
         let (operation, reply, ahead) = ((0, 0), CallReply::Replied(reply), Some(0));
-        let call = RecordedCall { operation, server: 0, begin, end, command, reply, ahead };
+        let (server, is_given_up) = (0, false);
+        let call =
+            RecordedCall { operation, server, begin, end, command, reply, is_given_up, ahead };
         self.history.calls.push(call);
     }
 

@@ -1,13 +1,34 @@
-//! Judges that a session that its client has left owns nothing any more.
+//! Judges that a session that its client has left owns nothing any more, and that no other session ends without a reason.
 
 use taskyard_core::{Command, Reply, SessionId, Task};
 
 use crate::evidence::Evidence;
 use crate::fast_map::FastMap;
+use crate::faults::is_within_window;
 use crate::history::{Moment, RecordedCall};
 
-/// Finds a task that is delivered to, or held by, a session that has ended.
+/// Finds a task of a session that its client has left, or a session that the store ended without a reason.
 pub fn judge(evidence: &Evidence<'_>) -> Option<String> {
+    held_after_end(evidence).or_else(|| ended_without_reason(evidence))
+}
+
+/// Finds a session that ended although its client did not leave it and nothing happened to its server or its connection.
+fn ended_without_reason(evidence: &Evidence<'_>) -> Option<String> {
+    evidence.history.calls.iter().find_map(|call| {
+        let Command::JoinSession { session, .. } = &call.command else { return None };
+        let end = evidence.session_ends.get(session)?;
+        let is_left = evidence.left.get(session).is_some_and(|left| *left < end.number);
+        let has_reason =
+            is_left || is_within_window(&evidence.history.windows, call.server, end.at);
+        (!has_reason).then(|| {
+            let second = end.at.since(evidence.plan.start).as_secs_f64();
+            format!("session {session} was ended {second:.3} s after the start, without a reason")
+        })
+    })
+}
+
+/// Finds a task that is delivered to, or held by, a session that has ended.
+fn held_after_end(evidence: &Evidence<'_>) -> Option<String> {
     let mut left: FastMap<SessionId, Moment> = FastMap::default();
     let mut joins: FastMap<SessionId, u32> = FastMap::default();
     for call in &evidence.history.calls {

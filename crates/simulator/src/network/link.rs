@@ -9,6 +9,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use tokio::time::Instant;
 
+use crate::effects::{FaultName, count_effect};
 use crate::planted::PlantedFault;
 use crate::workers::Freezer;
 
@@ -156,6 +157,7 @@ impl Link {
     pub fn finish_cut(&self) {
         let state = &mut *self.state();
         if state.directions.iter().any(|direction| direction.cut_after.is_some()) {
+            count_effect(FaultName::CutConnections);
             state.reset();
         }
     }
@@ -216,6 +218,7 @@ impl Link {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         if is_silent {
+            count_effect(FaultName::SilenceConnections);
             return Ok(accepted);
         }
         let is_cut = match &mut direction.cut_after {
@@ -228,6 +231,7 @@ impl Link {
         };
         state.send(by.other(), &bytes[..accepted]);
         if is_cut {
+            count_effect(FaultName::CutConnections);
             state.reset();
         }
         match accepted {
@@ -331,6 +335,7 @@ impl LinkState {
         let mut at = direction.latest.max(Instant::now() + way);
         match is_slow {
             true => {
+                count_effect(FaultName::SlowConnections);
                 for part in bytes.chunks(SLOW_BYTES) {
                     direction.parts.push_back((at, part.iter().copied().collect()));
                     at += SLOW_PAUSE;

@@ -14,6 +14,7 @@ use fastrand::Rng;
 use taskyard::{BoxFuture, HttpDialer, HttpStream, IprotoDialer, IprotoSocket};
 use tokio::sync::mpsc;
 
+use crate::effects::{FaultName, count_effect};
 use crate::faults::FaultKind;
 use crate::plan::{Plan, stream};
 use crate::planted::PlantedFault;
@@ -149,7 +150,11 @@ impl Network {
     ) -> io::Result<Arc<Link>> {
         let state = &mut *self.state();
         let is_on = |counts: &BTreeMap<usize, u32>| counts.get(&server).is_some_and(|on| *on > 0);
-        let listener = state.listeners.get(&(server, protocol)).filter(|_| !is_on(&state.refused));
+        if is_on(&state.refused) {
+            count_effect(FaultName::RefuseConnections);
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let listener = state.listeners.get(&(server, protocol));
         let listener = listener.cloned().ok_or(io::ErrorKind::ConnectionRefused)?;
         let seed = state.rng.u64(..);
         let link = Arc::new(Link::new(seed, state.latency_max, state.planted, freezer));

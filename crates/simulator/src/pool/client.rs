@@ -131,7 +131,7 @@ impl Operation {
             }
             Err(error) => {
                 note(format!("task {number:?} is refused: {error}"));
-                if world.faults.get() == 0 {
+                if !world.is_faulty.get() {
                     self.check_error(world, &error.to_string(), begun);
                 }
             }

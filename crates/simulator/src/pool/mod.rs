@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 pub use plan::PoolPlan;
 
+use crate::effects::FaultCounts;
 use crate::final_phase::Facts;
 use crate::history::History;
 use crate::panics::caught;
@@ -45,8 +46,7 @@ pub fn run(plan: &Plan, pool: &PoolPlan, mask: &Mask, planted: Option<PlantedFau
         let simulated = record.history.elapsed();
         (std::mem::replace(&mut record.history, empty), record.violation.take(), simulated)
     };
-    let (crashes, faults, commands) =
-        (world.crashes.get(), world.faults.get(), world.redis.calls.get());
+    let (crashes, commands) = (world.crashes.get(), world.redis.calls.get());
     // Tasks of the pool end with the runtime, and look at the clock then.
     drop(runtime);
     RunReport {
@@ -57,7 +57,7 @@ pub fn run(plan: &Plan, pool: &PoolPlan, mask: &Mask, planted: Option<PlantedFau
         simulated,
         crashes,
         recoveries: 0,
-        faults,
+        faults: FaultCounts::default(),
         commands,
     }
 }

@@ -16,6 +16,7 @@ use taskyard_redis::{Address, DialedStream, Dialing, RedisDialer};
 use tokio::sync::mpsc;
 
 use super::pipe::{Pipe, PipeEnd, pipe};
+use crate::effects::{FaultName, count_effects};
 
 /// A process; one that is started again has another number.
 pub type ProcessNumber = usize;
@@ -106,6 +107,8 @@ impl PoolNetwork {
     /// Cuts the connections to Redis, or those to backends.
     pub fn cut(&self, to_redis: bool) {
         let pipes = self.state().select(|entry| entry.to.is_none() == to_redis);
+        let fault = if to_redis { FaultName::CutRedis } else { FaultName::CutBackends };
+        count_effects(fault, pipes.len());
         pipes.iter().for_each(|pipe| pipe.cut());
     }
 
@@ -134,7 +137,10 @@ impl PoolNetwork {
         let listener = match to {
             _ if state.dead.contains(&from) => None,
             None => state.redis.clone(),
-            Some(_) if state.refusing > 0 => None,
+            Some(_) if state.refusing > 0 => {
+                count_effects(FaultName::RefuseBackends, 1);
+                None
+            }
             Some(process) => state.listeners.get(&process).cloned(),
         };
         let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);

@@ -14,6 +14,8 @@ use fastrand::Rng;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use crate::effects::{FaultName, count_effect};
+
 /// A connection.
 #[derive(Debug)]
 pub struct Pipe(Mutex<PipeState>);
@@ -114,6 +116,7 @@ impl Pipe {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
         if state.is_silent {
+            count_effect(FaultName::SilenceBackends);
             return Ok(());
         }
         // Bytes of a connection never overtake each other.
@@ -197,7 +200,10 @@ impl AsyncRead for PipeEnd {
                 let direction = &mut state.directions[*side];
                 direction.reader = Some(cx.waker().clone());
                 match direction.parts.front_mut() {
-                    _ if held => return Poll::Pending,
+                    _ if held => {
+                        count_effect(FaultName::StallProcess);
+                        return Poll::Pending;
+                    }
                     Some((at, part)) if *at <= Instant::now() => {
                         let count = buffer.remaining().min(part.len());
                         let bytes: Vec<u8> = part.drain(..count).collect();

@@ -6,6 +6,7 @@ use fastrand::Rng;
 use taskyard_pool::Config;
 
 use super::redis::Loss;
+use crate::effects::FaultName;
 
 /// A pool and its faults.
 #[derive(Clone, Debug)]
@@ -186,6 +187,26 @@ impl PoolFaultKind {
                 | PoolFaultKind::CutRedis
                 | PoolFaultKind::CutBackends
         )
+    }
+
+    /// Its name.
+    pub fn name(self) -> FaultName {
+        match self {
+            PoolFaultKind::CrashRedis(_) => FaultName::CrashRedis,
+            PoolFaultKind::FlushRedis => FaultName::FlushRedis,
+            PoolFaultKind::FreezeRedis => FaultName::FreezeRedis,
+            PoolFaultKind::FailOver => FaultName::FailOver,
+            PoolFaultKind::LoseReplies => FaultName::LoseRedisReplies,
+            PoolFaultKind::LoseMessages => FaultName::LoseMessages,
+            PoolFaultKind::SlowRedis => FaultName::SlowRedis,
+            PoolFaultKind::CutRedis => FaultName::CutRedis,
+            PoolFaultKind::CutBackends => FaultName::CutBackends,
+            PoolFaultKind::SilenceBackends => FaultName::SilenceBackends,
+            PoolFaultKind::RefuseBackends => FaultName::RefuseBackends,
+            PoolFaultKind::Kill(_) => FaultName::KillProcess,
+            PoolFaultKind::Stall(_) => FaultName::StallProcess,
+            PoolFaultKind::Stop(_) => FaultName::StopProcess,
+        }
     }
 
     /// Whether Redis loses data, or is another process afterwards, which counts as a loss.

@@ -20,6 +20,7 @@ use super::plan::{Part, PoolFault, PoolFaultKind, PoolPlan};
 use super::record::SharedRecord;
 use super::redis::{CallWatcher, SimulatedRedis};
 use super::runner::SimulatedRunner;
+use crate::effects::{count_effects, count_fault};
 use crate::history::History;
 use crate::plan::{Mask, Plan, stream};
 use crate::planted::PlantedFault;
@@ -40,7 +41,8 @@ pub struct PoolWorld {
     next_process: Cell<ProcessNumber>,
     active_faults: Cell<usize>,
     pub crashes: Cell<u64>,
-    pub faults: Cell<u64>,
+    /// Whether a fault has happened.
+    pub is_faulty: Cell<bool>,
 }
 
 /// A running process.
@@ -105,7 +107,7 @@ impl PoolWorld {
             next_process: Cell::new(0),
             active_faults: Cell::new(0),
             crashes: Cell::new(0),
-            faults: Cell::new(0),
+            is_faulty: Cell::new(false),
         });
         world.redis.start();
         world.parts().into_iter().for_each(|part| world.start_process(part));
@@ -224,7 +226,8 @@ impl PoolWorld {
         if !self.begin(fault.kind, stalled) {
             return;
         }
-        self.faults.set(self.faults.get() + 1);
+        count_fault(fault.kind.name());
+        self.is_faulty.set(true);
         self.active_faults.set(self.active_faults.get() + 1);
         self.record.lock().begin_fault(fault.kind);
         sleep(fault.lasts).await;
@@ -240,21 +243,26 @@ impl PoolWorld {
     }
 
     fn begin(self: &Rc<Self>, kind: PoolFaultKind, stalled: Option<ProcessNumber>) -> bool {
-        let crashes = |happens: bool| {
-            self.crashes.set(self.crashes.get() + u64::from(happens));
-            happens
+        let crashes = |effects: Option<usize>| {
+            self.crashes.set(self.crashes.get() + u64::from(effects.is_some()));
+            count_effects(kind.name(), effects.unwrap_or_default());
+            effects.is_some()
         };
         let count = |cell: &Cell<u32>| cell.set(cell.get() + 1);
         match kind {
             PoolFaultKind::CrashRedis(loss) => return crashes(self.redis.crash(loss)),
             PoolFaultKind::FailOver => return crashes(self.redis.fail_over()),
-            PoolFaultKind::Kill(part) => return crashes(self.kill(part)),
-            PoolFaultKind::Stop(part) => return self.stop(part),
+            PoolFaultKind::Kill(part) => return crashes(self.kill(part).then_some(1)),
+            PoolFaultKind::Stop(part) => {
+                let stops = self.stop(part);
+                count_effects(kind.name(), stops.into());
+                return stops;
+            }
             PoolFaultKind::Stall(_) => match stalled {
                 Some(number) => self.network.stall(number, true),
                 None => return false,
             },
-            PoolFaultKind::FlushRedis => self.redis.flush(),
+            PoolFaultKind::FlushRedis => count_effects(kind.name(), self.redis.flush()),
             PoolFaultKind::FreezeRedis => self.redis.freeze(true),
             PoolFaultKind::LoseReplies => count(&self.redis.losing_replies),
             PoolFaultKind::LoseMessages => count(&self.redis.losing_messages),

@@ -12,7 +12,9 @@ use taskyard_store::remote::HEARTBEAT_TIMEOUT;
 use taskyard_store::{Executed, RemoteChange, Watcher};
 use tokio::time::Instant;
 
+use crate::effects::{FaultName, count_effect};
 use crate::faults::FaultKind;
+use crate::history::SharedHistory;
 use crate::plan::{Plan, stream};
 use crate::planted::PlantedFault;
 
@@ -30,6 +32,9 @@ pub struct Database {
     rng: Rng,
     latency_max: Duration,
     planted: Option<PlantedFault>,
+    history: SharedHistory,
+    /// How often each session was joined.
+    joins: BTreeMap<SessionId, u32>,
     /// Whether the machine can undo its latest batch.
     is_open_batch: bool,
     connections: BTreeMap<ConnectionId, Connection>,
@@ -50,6 +55,8 @@ struct Connection {
     watcher: Option<Watcher>,
     last_heartbeat: Timestamp,
     is_declared_dead: bool,
+    /// Whether the server has stopped and closed it.
+    is_closed: bool,
     /// The connections of its sessions.
     sessions: BTreeMap<SessionId, u32>,
     /// Reverts deliveries and sessions whose replies were lost.
@@ -71,7 +78,7 @@ pub struct Transit {
 
 impl Database {
     /// An empty database.
-    pub fn new(plan: &Plan, planted: Option<PlantedFault>) -> Self {
+    pub fn new(plan: &Plan, history: &SharedHistory, planted: Option<PlantedFault>) -> Self {
         Database {
             machine: Machine::default(),
             started: Instant::now(),
@@ -83,6 +90,8 @@ impl Database {
                 _ => plan.latency_max,
             },
             planted,
+            history: history.clone(),
+            joins: BTreeMap::new(),
             is_open_batch: false,
             connections: BTreeMap::new(),
             next_connection: 0,
@@ -108,6 +117,7 @@ impl Database {
             watcher: None,
             last_heartbeat: self.now(),
             is_declared_dead: false,
+            is_closed: false,
             sessions: BTreeMap::new(),
             undo: Vec::new(),
             last_arrival: Instant::now(),
@@ -126,10 +136,20 @@ impl Database {
     /// Draws the way of a batch; the error is that the database cannot be reached.
     pub fn send(&mut self, id: ConnectionId) -> Result<Transit> {
         let server = self.connections[&id].server;
-        if self.down > 0 || is_on(&self.refused, server) {
+        let is_refused = is_on(&self.refused, server);
+        if self.down > 0 || is_refused {
+            count_effect(if is_refused {
+                FaultName::RefuseServer
+            } else {
+                FaultName::CrashDatabase
+            });
             return Err(Error::StoreUnavailable("connection refused".into()));
         }
-        let most = self.latency_max.as_millis() as u64 * if self.slow > 0 { 20 } else { 1 };
+        let mut most = self.latency_max.as_millis() as u64;
+        if self.slow > 0 && most > 0 {
+            count_effect(FaultName::SlowDatabase);
+            most *= 20;
+        }
         let mut latency = || Duration::from_millis(self.rng.u64(0..=most));
         let (there, back) = (latency(), latency());
         let is_lost = is_on(&self.lost_replies, server) && self.rng.u8(0..100) < LOST_PERCENT;
@@ -172,11 +192,22 @@ impl Database {
     }
 
     fn note_session(&mut self, id: ConnectionId, session: SessionId, joins: bool) {
+        self.count_session(session, joins);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let count = connection.sessions.entry(session).or_default();
         *count = if joins { *count + 1 } else { count.saturating_sub(1) };
         if *count == 0 {
             connection.sessions.remove(&session);
+        }
+    }
+
+    /// Records the end of a session when its last connection has left it.
+    fn count_session(&mut self, session: SessionId, joins: bool) {
+        let count = self.joins.entry(session).or_default();
+        *count = if joins { *count + 1 } else { count.saturating_sub(1) };
+        if *count == 0 {
+            self.joins.remove(&session);
+            self.history.borrow_mut().end_session(session);
         }
     }
 
@@ -187,6 +218,9 @@ impl Database {
         for (id, connection) in &self.connections {
             let is_lost = is_on(&self.lost_notifications, connection.server);
             if Some(*id) == by || is_lost {
+                if Some(*id) != by && !changed.is_empty() {
+                    count_effect(FaultName::LoseNotifications);
+                }
                 continue;
             }
             let Some(watcher) = &connection.watcher else { continue };
@@ -200,6 +234,7 @@ impl Database {
     /// Notes that the replies of an executed batch were lost: its deliveries to sessions, and the sessions that it
     /// joined, are reverted when the server is connected again.
     pub fn lose(&mut self, id: ConnectionId, sent: &[Command], executed: &Executed) {
+        count_effect(FaultName::LoseReplies);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         for (command, reply) in sent.iter().zip(&executed.replies) {
             match (command, reply) {
@@ -256,6 +291,7 @@ impl Database {
         let now = self.now();
         // A server that starts again has a new connection; the old one gets no heartbeat.
         let latest = self.connections.iter().rev().find(|(_, known)| known.server == server);
+        let latest = latest.filter(|(_, known)| !known.is_closed);
         let Some(id) = latest.map(|(id, _)| *id) else { return };
         self.undo_unacknowledged(id);
         let connection = self.connections.get_mut(&id).expect("it was found above");
@@ -279,10 +315,31 @@ impl Database {
             }
         }
         for session in &ended {
-            // A client may have left it through another server.
-            let _ = self.machine.apply(now, Command::LeaveSession { session: *session });
+            self.leave(now, *session);
         }
         if !ended.is_empty() || was_dead {
+            self.tell_all();
+        }
+    }
+
+    /// Leaves a session for one connection. A client may have left it through another server.
+    fn leave(&mut self, now: Timestamp, session: SessionId) {
+        if self.machine.apply(now, Command::LeaveSession { session }).is_ok() {
+            self.count_session(session, false);
+        }
+    }
+
+    /// Closes the connection of a server that has stopped, which ends its sessions.
+    pub fn disconnect(&mut self, id: ConnectionId) {
+        let now = self.now();
+        self.undo_unacknowledged(id);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        (connection.is_closed, connection.is_declared_dead) = (true, true);
+        let sessions = std::mem::take(&mut connection.sessions);
+        for (session, count) in &sessions {
+            (0..*count).for_each(|_| self.leave(now, *session));
+        }
+        if !sessions.is_empty() {
             self.tell_all();
         }
     }
@@ -324,6 +381,8 @@ impl Database {
             | FaultKind::DiskErrors
             | FaultKind::FullDisk
             | FaultKind::ReadOnlyDisk
+            | FaultKind::SlowDisk(_)
+            | FaultKind::StopServer(_)
             | FaultKind::CutConnections(_)
             | FaultKind::SilenceConnections(_)
             | FaultKind::SlowConnections(_)

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::future::{pending, ready};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use taskyard_core::{Body, Command, Result, Timestamp};
@@ -38,7 +38,16 @@ pub struct EmbeddedStorage {
     planted: DiskFaults,
     /// How many processes crashed while they started.
     start_crashes: Cell<u64>,
+    /// Until when the writer waits for the disk.
+    busy: BlockedThread,
+    /// How many bytes of payloads stay in memory.
+    memory_bytes: usize,
+    /// Whether a full disk also refuses to write over what it has.
+    copies_on_write: bool,
 }
+
+/// Until when a thread waits for the disk.
+type BlockedThread = Arc<Mutex<Option<Instant>>>;
 
 impl EmbeddedStorage {
     /// An empty disk.
@@ -50,6 +59,7 @@ impl EmbeddedStorage {
             Some(PlantedFault::SkipLogSync) => Some(MissingSync::File("-wal")),
             Some(PlantedFault::SkipFolderSync) => Some(MissingSync::Folder),
             Some(PlantedFault::IgnoreSyncErrors) => Some(MissingSync::Failed),
+            Some(PlantedFault::SkipSlowSyncs) => Some(MissingSync::Slow),
             Some(PlantedFault::SwapWrites) => Some(MissingSync::Swapped(".journal-")),
             _ => None,
         };
@@ -63,7 +73,17 @@ impl EmbeddedStorage {
             _ => (OPERATIONS_MAX, IDLE_MAX),
         };
         let (started, start_crashes) = (Instant::now(), Cell::new(0));
-        EmbeddedStorage { disk, started, crash_max, planted, start_crashes }
+        let busy = BlockedThread::default();
+        EmbeddedStorage {
+            disk,
+            started,
+            crash_max,
+            planted,
+            start_crashes,
+            busy,
+            memory_bytes: plan.memory_bytes,
+            copies_on_write: plan.copies_on_write,
+        }
     }
 
     /// Starts a process on it. Some processes crash while they start, and the next one starts.
@@ -76,7 +96,8 @@ impl EmbeddedStorage {
             let elapsed = Arc::new(move || started.elapsed());
             let platform = Arc::new(SimulatedPlatform::new(self.disk.clone(), elapsed));
             let folder = platform.folder().to_owned();
-            let store = SqliteStore::open_on(platform.clone(), &folder, &OpenOptions::default());
+            let options = OpenOptions { memory_bytes: self.memory_bytes, ..OpenOptions::default() };
+            let store = SqliteStore::open_on(platform.clone(), &folder, &options);
             self.disk.cancel_planned_end();
             if self.disk.process() != process {
                 self.start_crashes.set(self.start_crashes.get() + 1);
@@ -84,9 +105,16 @@ impl EmbeddedStorage {
             }
             let inner = store?;
             tokio::task::spawn_local(run_threads(platform, self.disk.clone(), process, started));
-            return Ok(Box::new(EmbeddedStore { inner, disk: self.disk.clone(), process }));
+            let (disk, busy) = (self.disk.clone(), self.busy.clone());
+            return Ok(Box::new(EmbeddedStore { inner, disk, process, busy }));
         }
         unreachable!("the number of crashes is limited")
+    }
+
+    /// Until when the thread of the engine waits for the disk.
+    pub fn busy_until(&self) -> impl Fn() -> Option<Instant> + use<> {
+        let busy = self.busy.clone();
+        move || *lock(&busy)
     }
 
     /// How many processes crashed while they started.
@@ -115,6 +143,11 @@ impl EmbeddedStorage {
         self.disk.end_process(ProcessEnd::Kill);
     }
 
+    /// Ends a process that has stopped: what it has acknowledged is durable.
+    pub fn end_stopped_process(&self) {
+        self.disk.end_process(ProcessEnd::PowerFailure);
+    }
+
     /// Lets a fault of the disk begin or end.
     pub fn apply_fault(&self, kind: FaultKind, begins: bool) {
         let planted = self.planted;
@@ -122,11 +155,19 @@ impl EmbeddedStorage {
             FaultKind::DiskErrors if begins => {
                 DiskFaults { write_error: 0.02, sync_error: 0.05, read_error: 0.02, ..planted }
             }
+            FaultKind::FullDisk if begins && self.copies_on_write => {
+                let bytes_left = [0, 2_000, 10_000][self.disk.random(3) as usize];
+                DiskFaults { bytes_left, ..planted }
+            }
             FaultKind::FullDisk if begins => {
                 DiskFaults { bytes_max: self.disk.bytes() + 10_000, ..planted }
             }
             FaultKind::ReadOnlyDisk if begins => DiskFaults { is_read_only: true, ..planted },
-            FaultKind::DiskErrors | FaultKind::FullDisk | FaultKind::ReadOnlyDisk => planted,
+            FaultKind::SlowDisk(delay_max) if begins => DiskFaults { delay_max, ..planted },
+            FaultKind::DiskErrors
+            | FaultKind::FullDisk
+            | FaultKind::ReadOnlyDisk
+            | FaultKind::SlowDisk(_) => planted,
             _ => return,
         };
         self.disk.set_faults(faults);
@@ -173,6 +214,7 @@ struct EmbeddedStore {
     inner: SqliteStore,
     disk: Disk,
     process: u64,
+    busy: BlockedThread,
 }
 
 impl EmbeddedStore {
@@ -182,17 +224,45 @@ impl EmbeddedStore {
             false => Box::pin(pending()),
         }
     }
+
+    /// The answer of an operation, when a slow disk has done what the operation needed. The thread of the engine waits so long.
+    fn answer_late<'a, T: Send + 'a>(
+        &'a self,
+        operations: u64,
+        answer: Pending<'a, T>,
+    ) -> Pending<'a, T> {
+        let delay = match self.disk.operations() == operations {
+            true => Duration::ZERO,
+            false => self.disk.delay(),
+        };
+        let answer = self.answer(answer);
+        if delay.is_zero() {
+            return answer;
+        }
+        let until = Instant::now() + delay;
+        *lock(&self.busy) = Some(until);
+        Box::pin(async move {
+            tokio::time::sleep_until(until).await;
+            self.answer(answer).await
+        })
+    }
+}
+
+fn lock(busy: &Mutex<Option<Instant>>) -> MutexGuard<'_, Option<Instant>> {
+    busy.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Store for EmbeddedStore {
     fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
         // The embedded store works before it returns its future.
+        let operations = self.disk.operations();
         let executed = self.inner.execute(now, commands);
-        self.answer(executed)
+        self.answer_late(operations, executed)
     }
 
     fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>>>> {
-        self.inner.load(keys)
+        let loaded = self.inner.load(keys);
+        self.answer(loaded)
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -209,11 +279,15 @@ impl Store for EmbeddedStore {
     }
 
     fn set_wall_ahead(&self, now: Timestamp, micros: i64) -> Pending<'_, Result<()>> {
+        let operations = self.disk.operations();
         let set = self.inner.set_wall_ahead(now, micros);
-        self.answer(set)
+        self.answer_late(operations, set)
     }
 
     fn close(&self) -> Pending<'_, Result<()>> {
-        Box::pin(ready(Ok(())))
+        match self.disk.process() == self.process {
+            true => self.inner.close(),
+            false => Box::pin(ready(Ok(()))),
+        }
     }
 }

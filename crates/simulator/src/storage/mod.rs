@@ -10,9 +10,11 @@ mod shared;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use taskyard_store::{MemoryStore, OpenError, Store};
+use tokio::time::Instant;
 
 use crate::disk::ProcessEnd;
 use crate::faults::FaultKind;
+use crate::history::SharedHistory;
 use crate::plan::{Plan, Scenario};
 use crate::planted::PlantedFault;
 use crate::planted_store::PlantedStore;
@@ -20,6 +22,9 @@ use crate::planted_store::PlantedStore;
 pub use database::Database;
 pub use embedded::EmbeddedStorage;
 pub use shared::SharedStore;
+
+/// Says until when something waits.
+pub type BusyUntil = Box<dyn Fn() -> Option<Instant>>;
 
 /// What stores the tasks of a run.
 pub enum Storage {
@@ -33,7 +38,7 @@ pub enum Storage {
 
 impl Storage {
     /// The storage of a run.
-    pub fn new(plan: &Plan, planted: Option<PlantedFault>) -> Self {
+    pub fn new(plan: &Plan, history: &SharedHistory, planted: Option<PlantedFault>) -> Self {
         match plan.scenario {
             Scenario::Quiet | Scenario::Memory | Scenario::Estimates | Scenario::Pool => {
                 Storage::Memory
@@ -42,7 +47,7 @@ impl Storage {
                 Storage::Embedded(EmbeddedStorage::new(plan, planted))
             }
             Scenario::Shared | Scenario::Network | Scenario::Workers => {
-                Storage::Shared(Arc::new(Mutex::new(Database::new(plan, planted))))
+                Storage::Shared(Arc::new(Mutex::new(Database::new(plan, history, planted))))
             }
         }
     }
@@ -78,10 +83,25 @@ impl Storage {
         }
     }
 
-    /// Ends the process of a server that must be started again, because it refuses all writes after an error of the disk.
-    pub fn end_refusing_process(&self) {
+    /// Ends the process of a server between two batches.
+    pub fn end_process(&self) {
         if let Storage::Embedded(storage) = self {
             storage.end_process();
+        }
+    }
+
+    /// Ends the process of a server that has stopped.
+    pub fn end_stopped_process(&self) {
+        if let Storage::Embedded(storage) = self {
+            storage.end_stopped_process();
+        }
+    }
+
+    /// What says until when the engine of a server waits for its disk.
+    pub fn busy_until(&self) -> BusyUntil {
+        match self {
+            Storage::Embedded(storage) => Box::new(storage.busy_until()),
+            Storage::Memory | Storage::Shared(_) => Box::new(|| None),
         }
     }
 

@@ -10,6 +10,7 @@ use taskyard_store::{
 use tokio::sync::oneshot;
 
 use super::database::{ConnectionId, Database, Transit};
+use crate::effects::{FaultName, count_effect};
 
 /// How often a server looks for changes of others, as the stores in databases do.
 const POLL: Span = Span::from_secs(1);
@@ -72,6 +73,7 @@ impl Store for SharedStore {
     }
 
     fn close(&self) -> Pending<'_, Result<()>> {
+        lock(&self.database).disconnect(self.id);
         Box::pin(ready(Ok(())))
     }
 }
@@ -86,6 +88,7 @@ fn exchange(
     let mut database = lock(database);
     let count = commands.len();
     if !database.is_same_run(transit.crashes) {
+        count_effect(FaultName::CrashDatabase);
         return failed(count, &unknown());
     }
     if !transit.is_lost {

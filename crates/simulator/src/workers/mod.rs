@@ -30,6 +30,7 @@ use run_log::{ProcessId, RunLog};
 pub use timer::Freezer;
 use timer::SimulatedTimer;
 
+use crate::effects::{FaultName, count_effect};
 use crate::history::{Moment, SharedHistory};
 use crate::plan::Plan;
 use crate::planted::PlantedFault;
@@ -171,6 +172,7 @@ impl Workers {
     /// Kills the processes of a worker.
     pub fn crash(&self, worker: usize) {
         for process in self.hosts[worker].processes.take() {
+            count_effect(FaultName::CrashWorker);
             process.id.is_killed.store(true, Ordering::Relaxed);
             if let Some(task) = &*process.task.borrow() {
                 task.abort();
@@ -187,6 +189,7 @@ impl Workers {
     pub fn stop(&self, worker: usize) {
         for process in self.hosts[worker].processes.borrow().iter() {
             if process.asked.get().is_none() {
+                count_effect(FaultName::StopWorker);
                 let moment = self.history.borrow_mut().moment();
                 process.asked.set(Some((moment, process.timer.freezer.total())));
                 process.stop.notify_one();

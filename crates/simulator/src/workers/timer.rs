@@ -9,6 +9,8 @@ use taskyard_core::Timestamp;
 use taskyard_worker::{BoxFuture, Timer};
 use tokio::time::Instant;
 
+use crate::effects::{FaultName, count_effect};
+
 /// Stops the processes of a worker for a while: their timers do not end, and nothing arrives.
 #[derive(Debug, Default)]
 pub struct Freezer(Mutex<FreezerState>);
@@ -49,6 +51,7 @@ impl Freezer {
     pub fn holds(&self, waker: Option<&Waker>) -> bool {
         let mut state = self.state();
         if state.count > 0 {
+            count_effect(FaultName::FreezeWorker);
             state.waiting.extend(waker.cloned());
         }
         state.count > 0

@@ -1,5 +1,6 @@
 //! Fixed seeds of the simulator: they pass, they repeat byte for byte, and planted faults are found.
 
+mod effects;
 mod golden;
 #[cfg(target_os = "linux")]
 mod isolation;

@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use super::net::PoolNetwork;
 use super::pipe::{PipeEnd, PipeWriter};
+use crate::effects::{FaultName, count_effect};
 
 pub use data::{Bytes, Data};
 use library::{LoadedLibrary, Store};
@@ -132,12 +133,12 @@ impl SimulatedRedis {
         *self.accepting.borrow_mut() = Some(accepting.abort_handle());
     }
 
-    /// Ends its process; `false` if it does not run.
-    pub fn crash(&self, loss: Loss) -> bool {
-        let Some(accepting) = self.accepting.take() else { return false };
+    /// Ends its process; returns how many connections that closes, or `None` if it does not run.
+    pub fn crash(&self, loss: Loss) -> Option<usize> {
+        let accepting = self.accepting.take()?;
         accepting.abort();
         self.network.set_redis(None);
-        self.close_connections();
+        let closed = self.close_connections();
         match loss {
             Loss::Nothing => {}
             Loss::Tail => {
@@ -149,25 +150,21 @@ impl SimulatedRedis {
                 self.library.take();
             }
         }
-        true
+        Some(closed)
     }
 
-    /// A replica takes over that misses the latest calls; `false` if none can.
-    pub fn fail_over(self: &Rc<Self>) -> bool {
-        let Some(data) = self.recent.borrow_mut().as_mut().and_then(VecDeque::pop_front) else {
-            return false;
-        };
-        if !self.crash(Loss::Nothing) {
-            return false;
-        }
+    /// A replica takes over that misses the latest calls; returns how many connections that closes, or `None` if none can.
+    pub fn fail_over(self: &Rc<Self>) -> Option<usize> {
+        let data = self.recent.borrow_mut().as_mut().and_then(VecDeque::pop_front)?;
+        let closed = self.crash(Loss::Nothing)?;
         self.store.borrow_mut().data = data;
         self.start();
-        true
+        Some(closed)
     }
 
-    /// Removes all keys.
-    pub fn flush(&self) {
-        self.store.borrow_mut().data = Data::default();
+    /// Removes all keys; returns how many there were.
+    pub fn flush(&self) -> usize {
+        std::mem::take(&mut self.store.borrow_mut().data).keys_with("", i64::MIN).len()
     }
 
     /// Executes nothing while it is frozen.
@@ -184,13 +181,14 @@ impl SimulatedRedis {
         self.start.as_micros() + self.started.elapsed().as_micros() as i64
     }
 
-    fn close_connections(&self) {
+    fn close_connections(&self) -> usize {
         self.subscriptions.borrow_mut().clear();
         let connections = self.connections.take();
         connections
             .values()
             .filter_map(|client| client.serving.as_ref())
             .for_each(AbortHandle::abort);
+        connections.len()
     }
 
     fn accept(self: &Rc<Self>, end: PipeEnd) {
@@ -224,9 +222,11 @@ impl SimulatedRedis {
             if self.slow.get() > 0 {
                 let most = SLOW_MAX.as_millis() as u64;
                 let pause = self.rng.borrow_mut().u64(0..=most);
+                count_effect(FaultName::SlowRedis);
                 sleep(Duration::from_millis(pause)).await;
             }
             while *frozen.borrow_and_update() > 0 {
+                count_effect(FaultName::FreezeRedis);
                 if frozen.changed().await.is_err() {
                     return;
                 }
@@ -237,6 +237,9 @@ impl SimulatedRedis {
                 0 => u8::MAX,
                 _ => self.rng.borrow_mut().u8(0..20),
             };
+            if fate <= 1 {
+                count_effect(FaultName::LoseRedisReplies);
+            }
             if fate == 0 {
                 return;
             }
@@ -359,6 +362,7 @@ impl SimulatedRedis {
         let Some(clients) = subscriptions.get(channel) else { return };
         for writer in clients.values() {
             if self.losing_messages.get() > 0 && self.rng.borrow_mut().bool() {
+                count_effect(FaultName::LoseMessages);
                 continue;
             }
             let parts = [b"message", &channel[..], &text[..]];
