@@ -216,28 +216,34 @@ impl Plan {
         if scenario == Scenario::Estimates {
             (plan.tubes, plan.schedules) = (vec![TubeRole::Plain], false);
         }
+        plan.draw_rest(&mut rng);
+        plan
+    }
+
+    /// Draws what follows from the scenario, and the faults.
+    fn draw_rest(&mut self, rng: &mut Rng) {
+        let (seed, scenario) = (self.seed, self.scenario);
         match scenario {
             Scenario::Network => {
-                plan.http_clients = draw_http_clients(clients, &mut stream(seed, u64::MAX, 6));
+                self.http_clients = draw_http_clients(self.clients, &mut stream(seed, u64::MAX, 6));
             }
-            Scenario::Workers => plan.draw_workers(),
+            Scenario::Workers => self.draw_workers(),
             _ => {}
         }
         if scenario == Scenario::Crashes {
-            plan.draw_crashes(&mut rng);
+            self.draw_crashes(rng);
         }
-        if scenario.is_embedded() && plan.has_later_features() {
-            plan.draw_disk(&mut stream(seed, u64::MAX, 15));
+        if scenario.is_embedded() && self.has_later_features() {
+            self.draw_disk(&mut stream(seed, u64::MAX, 15));
         }
-        if plan.is_extended {
-            plan.extend(&mut stream(seed, u64::MAX, 2));
+        if self.is_extended {
+            self.extend(&mut stream(seed, u64::MAX, 2));
         }
         if scenario != Scenario::Quiet {
-            plan.faults = draw_faults(&plan, &mut rng);
+            self.faults = draw_faults(self, rng);
         }
-        plan.draw_freezes();
-        plan.draw_stops_and_slow_disks();
-        plan
+        self.draw_freezes();
+        self.draw_stops_and_slow_disks();
     }
 
     /// Adds what only extended runs have, with random numbers of their own.
