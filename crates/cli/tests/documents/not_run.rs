@@ -42,6 +42,7 @@ const NOT_RUN: &[NotRun] = &[
     ),
     ("docs/start.md", "cargo build", BUILD),
     ("docs/testing.md", "cargo xtask simulate", "crates/simulator/tests runs it"),
+    ("docs/testing.md", "git clone", "needs the network and runs tests"),
     ("docs/workers.md", "let client =", FRAGMENT),
     ("docs/workers.md", "[dependencies]", "examples/mailer has them"),
     ("docs/workers.md", "pub mod queues", "examples/mailer has it"),
