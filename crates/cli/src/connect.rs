@@ -180,6 +180,13 @@ pub fn program() -> String {
     env::args().next().map_or_else(|| "taskyard".into(), |name| quoted(&name))
 }
 
+/// The same for any folder: its path, unless the shell found it by its name.
+pub fn program_anywhere() -> String {
+    let name = program();
+    let path = env::current_exe().ok().filter(|_| name.contains('/'));
+    path.and_then(|path| path.to_str().map(quoted)).unwrap_or(name)
+}
+
 /// Runs a future to its end on this thread.
 pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let mut result = None;

@@ -7,7 +7,7 @@ use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{env, io, process};
+use std::{io, process};
 
 use anyhow::Context;
 use clap::Args;
@@ -32,14 +32,14 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::access::AccessArgs;
-use crate::connect::unexpected_reply;
+use crate::connect::{program_anywhere, unexpected_reply};
 use crate::contract_check::ContractCheck;
 use crate::document_routes::document_routes;
 use crate::failure::UsageError;
 use crate::iproto::IprotoArgs;
 use crate::migrate::without_password;
 use crate::open_store::{self, STORE_WAIT};
-use crate::output::{note, quoted};
+use crate::output::note;
 use crate::peers::PeerArgs;
 use crate::settings::warn_of_unknown_variables;
 use crate::tls::keep_current;
@@ -328,7 +328,7 @@ impl ServeArgs {
                 ..PageSessionConfig::default()
             },
             host_names: self.host_name.clone(),
-            program: program(),
+            program: program_anywhere(),
             read_only_dashboard: self.read_only_dashboard,
             strict_tubes: self.strict_tubes,
             events_tube: self.events_tube.as_deref().map(TubeName::new).transpose()?,
@@ -511,7 +511,11 @@ fn start_message(server: &Server, opened: &OpenedStore, args: &ServeArgs, hosted
         iproto::line(server, &args.iproto),
         record.unwrap_or_default(),
         match is_pool_alone(args) {
-            true => pool::to_paste(&program(), &server.url(), &args.access.client_flags(server)),
+            true => pool::to_paste(
+                &program_anywhere(),
+                &server.url(),
+                &args.access.client_flags(server)
+            ),
             false => to_paste(server, &free_name(&opened.tubes), args),
         },
     )
@@ -524,7 +528,7 @@ fn is_pool_alone(args: &ServeArgs) -> bool {
 
 /// Commands that put, take and ack a task; where a put does not create the tube, a command that does.
 fn to_paste(server: &Server, tube: &str, args: &ServeArgs) -> String {
-    let (program, flags) = (program(), args.access.client_flags(server));
+    let (program, flags) = (program_anywhere(), args.access.client_flags(server));
     let create = args.strict_tubes.then(|| format!("tube create {tube}"));
     let verbs = [
         format!("put {tube} '{{\"to\": \"ann\"}}'"),
@@ -547,12 +551,6 @@ fn free_name(tubes: &[TubeInfo]) -> String {
     let names = (1..).map(|n| if n == 1 { "mail".into() } else { format!("mail{n}") });
     let mut free = names.filter(|name: &String| tubes.iter().all(|t| t.name.as_str() != *name));
     free.next().unwrap_or_default()
-}
-
-/// The path of this program, quoted for a shell.
-fn program() -> String {
-    let path = env::current_exe().ok().and_then(|path| path.to_str().map(quoted));
-    path.unwrap_or_else(|| "taskyard".into())
 }
 
 /// The signals that ask the program to stop: SIGINT and SIGTERM.

@@ -17,7 +17,7 @@ use taskyard_server::{BindError, Config, Listeners};
 use taskyard_store::MemoryStore;
 use taskyard_wire::Exit;
 
-use crate::connect::program;
+use crate::connect::program_anywhere;
 use crate::document_routes::document_routes;
 use crate::serve::{StopSignals, runtime, stop_at_first};
 use crate::{log, output};
@@ -83,7 +83,7 @@ pub fn run(args: DemoArgs) -> anyhow::Result<Exit> {
 /// Listens on this port, or on any if that is in use.
 async fn listen(port: u16) -> Result<Listeners, BindError> {
     let at = |port| Config {
-        program: program(),
+        program: program_anywhere(),
         extra_routes: vec![document_routes()],
         ..Config::new(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
     };
@@ -102,7 +102,7 @@ async fn end_after(seconds: Option<u64>) {
 
 /// The start message.
 fn screen(url: &str) -> String {
-    let program = program();
+    let program = program_anywhere();
     format!(
         "taskyard {} with an example, in memory\n\n\
          \x20 page   {url}\n\n\

@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use taskyard_testkit::free_port;
-use taskyard_testkit::tarantool::QUEUE_MODULE;
 
 use crate::document_run::{DocumentRun, document_tests};
 
@@ -311,12 +310,12 @@ queue.tube.mail:put('later', {delay = 3600})
 for n = 1, 3 do queue.tube.plain:put(n) end
 ";
 
-/// The module is not installed: a substitute has what its documentation says.
+/// Without the module, a substitute has what its documentation says.
 fn tarantool_steps(document: &mut DocumentRun) -> Option<()> {
     let tarantool = document.with_tarantool("app:secret", "127.0.0.1:3302")?;
     // A terminal shows the progress of a copy, and then its end in its place.
     document.rename("--to sqlite:new", "--to sqlite:new 2>progress");
-    tarantool.talk(QUEUE_MODULE);
+    tarantool.load_queue();
     tarantool.talk(OLD_QUEUE);
     document.run();
     document.stop_server();

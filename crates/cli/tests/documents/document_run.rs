@@ -21,6 +21,9 @@ use crate::program::{EndedProgram, Program};
 /// How long a command may run, and may be repeated until it prints what the document shows.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long a script may run: it may install packages.
+const PATIENCE_OF_SCRIPTS: Duration = Duration::from_secs(300);
+
 /// The time between two tries of what is repeated until it succeeds.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -206,6 +209,18 @@ impl DocumentRun {
         let block = self.next(&["console", "sh"]);
         for (command, shown) in commands(&block) {
             self.run_command(&block, &command, &shown);
+        }
+    }
+
+    /// Runs the next block as one script, whose commands share a folder and an environment, and which may take minutes.
+    #[track_caller]
+    pub fn run_as_script(&mut self) {
+        let text = self.next(&["sh"]).text;
+        let program = Program::start(&mut self.shell(&format!("exec 2>&1; set -e\n{text}")));
+        match program.ended(PATIENCE_OF_SCRIPTS) {
+            Ok(ended) if ended.status.success() => {}
+            Ok(ended) => panic!("{}: {text}: {}", self.page.name, ended.printed),
+            Err(printed) => panic!("{}: {text} did not end: {printed}", self.page.name),
         }
     }
 

@@ -71,7 +71,7 @@ fn unique_steps(document: &mut DocumentRun) -> Option<()> {
 }
 
 fn node_steps(document: &mut DocumentRun) -> Option<()> {
-    document.with_node()?;
+    document.install_node_package()?;
     document.serve();
     document.file("js", "put.mjs");
     document.file("js", "worker.mjs");
@@ -82,7 +82,7 @@ fn node_steps(document: &mut DocumentRun) -> Option<()> {
 }
 
 fn python_steps(document: &mut DocumentRun) -> Option<()> {
-    document.with_python()?;
+    document.install_python_package()?;
     document.serve();
     document.file("python", "shop.py");
     document.file("python", "put_shop.py");

@@ -4,10 +4,12 @@
 //! here, each with its reason: a new block that is neither run nor listed fails a test. Left out are also blocks that are copied from
 //! files which other tests run (`<!-- from: … -->`), and `docs/cli.md`, which the program generates.
 
+mod cargo_commands;
 mod coming_from;
 mod document_run;
 mod fixtures;
 mod guides;
+mod installation;
 mod lists;
 mod messages;
 #[expect(dead_code, reason = "the tests of the package use all of it")]

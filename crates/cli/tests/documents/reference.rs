@@ -1,7 +1,6 @@
 //! The pages of the reference.
 
 use taskyard_testkit::free_port;
-use taskyard_testkit::tarantool::QUEUE_MODULE;
 
 use crate::document_run::{DocumentRun, commands_on_a_server, document_tests};
 
@@ -141,7 +140,7 @@ fn tarantool_steps(document: &mut DocumentRun) -> Option<()> {
     document.succeed("taskyard put mail hello");
     let user = document.next(&["lua"]).text;
     tarantool.talk(&user.replace("'taskyard'", "'another'").replace('…', "a password"));
-    tarantool.talk(QUEUE_MODULE);
+    tarantool.load_queue();
     document.run();
     Some(())
 }

@@ -15,10 +15,10 @@ sys.exit(doctest.DocTestRunner(verbose=False).run(test).failed)
 
 // The page was written by hand from runs by hand: a renamed command or another column stayed in it.
 fn steps(document: &mut DocumentRun) -> Option<()> {
-    document.with_python()?;
     for _session in ["serve", "put", "take", "peek"] {
         document.run();
     }
+    document.install_python_package()?;
     document.file("python", "tasks.py");
     document.run();
     document.stop_program();
@@ -31,6 +31,7 @@ fn steps(document: &mut DocumentRun) -> Option<()> {
     // Requests with curl.
     document.run();
     // Of the session with Python, the tools of the tests have the package that it installs.
+    document.with_python()?;
     let session = document.next(&["console"]).text;
     let (_, statements) = session.split_once(">>>").expect("the session has statements");
     document.write("session.txt", &document.named_as_here(&format!(">>>{statements}")));

@@ -33,8 +33,7 @@ pub struct NodePackage {
 impl NodePackage {
     /// Packs and installs the package; `None` when the tests run without Node.
     pub fn install() -> Option<Self> {
-        let node = find_tool("TASKYARD_NODE", "/usr/bin/node")?;
-        let modules = find_tool_with("TASKYARD_NODE_MODULES", USUAL, "typescript")?;
+        let (node, modules) = tools()?;
         let folder = tempfile::tempdir().expect("a folder can be made");
         let package = NodePackage { node, modules, folder };
         package.pack();
@@ -82,7 +81,7 @@ impl NodePackage {
     fn pack(&self) {
         let mut pack = self.npm();
         pack.args(["pack", "--pack-destination"]).arg(self.folder.path());
-        pack.current_dir(self.copy_source());
+        pack.current_dir(copy_source(&self.path("repository")));
         run(pack.env("TASKYARD_NODE_MODULES", &self.modules));
         let files = fs::read_dir(self.folder.path()).expect("the folder is there");
         let files = files.map(|file| file.expect("the folder can be read").path());
@@ -91,18 +90,6 @@ impl NodePackage {
         let mut install = self.npm();
         install.args(["install", "--offline", "--no-audit", "--no-fund", "--prefix"]);
         run(install.arg(self.folder.path()).arg(package.expect("npm has packed the package")));
-    }
-
-    /// Copies the source into the folder: tests that run at the same time do not build in one place.
-    fn copy_source(&self) -> PathBuf {
-        let repository = self.path("repository");
-        let source = repository.join("clients/node");
-        for name in ["scripts", "src"] {
-            copy(&Path::new(SOURCE).join(name), &source.join(name));
-        }
-        copy_files(SOURCE, &source, &["README.md", "package.json", "tsconfig.json"]);
-        copy_files(REPOSITORY, &repository, &["CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"]);
-        source
     }
 
     fn npm(&self) -> Command {
@@ -116,6 +103,23 @@ impl NodePackage {
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
+}
+
+/// The interpreter and the folder with the compiler; `None` when the tests run without Node.
+pub fn tools() -> Option<(PathBuf, PathBuf)> {
+    let node = find_tool("TASKYARD_NODE", "/usr/bin/node")?;
+    Some((node, find_tool_with("TASKYARD_NODE_MODULES", USUAL, "typescript")?))
+}
+
+/// Copies the source into a folder that stands for the repository: tests that run at the same time do not build in one place.
+pub fn copy_source(repository: &Path) -> PathBuf {
+    let source = repository.join("clients/node");
+    for name in ["scripts", "src"] {
+        copy(&Path::new(SOURCE).join(name), &source.join(name));
+    }
+    copy_files(SOURCE, &source, &["README.md", "package.json", "tsconfig.json"]);
+    copy_files(REPOSITORY, repository, &["CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"]);
+    source
 }
 
 /// The chosen files with tests, as arguments.

@@ -13,6 +13,7 @@ mod crash;
 mod demo;
 mod deploy;
 mod documents;
+mod earlier;
 mod exits;
 mod help;
 mod manager;

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use taskyard_testkit::certificates::self_signed;
@@ -362,4 +363,17 @@ fn sighup_is_ignored_without_files_and_without_a_terminal() {
     while !server.error_line().contains("there are no files to read again") {}
     server.signal("TERM");
     server.ended().good();
+}
+
+// A server that was started by its name showed commands with the whole path of its program.
+#[test]
+fn the_commands_to_paste_call_the_program_as_it_was_found() {
+    let path = env!("CARGO_BIN_EXE_taskyard");
+    for (called, shown) in [("taskyard", "taskyard"), (path, path), ("./taskyard", path)] {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let mut command = binary();
+        command.arg0(called).args(["serve", "--http", "127.0.0.1:0", "--iproto", "off", "--data"]);
+        let serving = Serving::start(command.arg(folder.path()));
+        assert!(serving.screen.contains(&format!("\n  {shown} put mail ")), "{}", serving.screen);
+    }
 }

@@ -48,14 +48,12 @@ fn errors_do_not_contain_the_password() {
     }
 }
 
-const STAND_IN: &str = taskyard_testkit::tarantool::QUEUE_MODULE;
-
-/// The module is not installed: a substitute answers as its documentation says.
+/// Without the module, a substitute answers as its documentation says.
 #[test]
 fn tubes_of_an_existing_queue_are_served() {
     let Some(program) = program() else { return };
     let tarantool = TarantoolInstance::new(program);
-    tarantool.talk(STAND_IN);
+    tarantool.load_queue();
     tarantool.talk("queue.create_tube('mail', 'fifottl', {}) queue.tube.mail:put('hello')");
     let serving = serve(&tarantool.url().replace("tarantool://", "tarantool+queue://"));
     assert!(serving.screen.contains("without attempts"), "{}", serving.screen);

@@ -10,6 +10,7 @@ use taskyard_testkit::skipped::{skip, skip_without};
 use tempfile::TempDir;
 
 use super::{FILES, write_secret};
+use crate::earlier::EarlierFolder;
 use crate::process::{Ran, Serving, run};
 
 /// The time of the sources, which is that of all files in a package.
@@ -214,7 +215,8 @@ fn check_installed(root: &FreshRoot) {
     assert_eq!(root.unit("User"), "taskyard");
 }
 
-/// The previous version is simulated: it is the same program in a package with a lower version.
+/// The previous version is simulated: it is the same program in a package with a lower version. The next test has the data of another
+/// program.
 #[test]
 fn the_package_is_installed_run_upgraded_removed_and_purged() {
     if !can_install() {
@@ -269,6 +271,29 @@ fn the_package_is_installed_run_upgraded_removed_and_purged() {
         "etc/systemd/system/taskyard.service",
     ] {
         assert!(!root.has(file), "{file}");
+    }
+}
+
+// Only folders of the same program were upgraded by a package.
+#[test]
+fn the_package_is_upgraded_over_the_data_of_an_earlier_program() {
+    if !can_install() {
+        return;
+    }
+    let (packages, root) = (Packages::new(), FreshRoot::new());
+    root.install(&packages.build("0.0.9", "previous"));
+    let state = root.path("var/lib");
+    for folder in [EarlierFolder::Stopped, EarlierFolder::Killed] {
+        let _ = fs::remove_dir_all(state.join("taskyard"));
+        fs::rename(folder.unpack(&state), state.join("taskyard")).unwrap();
+        let (user, group) = root.ids();
+        for entry in fs::read_dir(state.join("taskyard")).unwrap() {
+            chown(entry.unwrap().path(), Some(user), Some(group)).unwrap();
+        }
+        root.install(&packages.build("0.1.0", folder.name()));
+        let serving = root.serve();
+        folder.assert_shown(|args| root.client(&serving, args));
+        stop(serving);
     }
 }
 

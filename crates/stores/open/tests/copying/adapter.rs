@@ -9,11 +9,9 @@ use taskyard_tarantool::LuaValue;
 use crate::content::{ask, content, copy_all, fill_store, name};
 use taskyard_testkit::tarantool::{TarantoolInstance, program};
 
-const QUEUE_MODULE: &str = taskyard_testkit::tarantool::QUEUE_MODULE;
-
 fn queue() -> Option<(TarantoolInstance, TarantoolStore)> {
     let instance = TarantoolInstance::new(program()?);
-    assert_eq!(instance.talk(QUEUE_MODULE), LuaValue::Bool(true));
+    instance.load_queue();
     let url = instance.url().replace("tarantool://", "tarantool+queue://");
     let store = TarantoolStore::open_read_only(&url, Clock::Caller, Default::default());
     Some((instance, store.expect("the store opens")))

@@ -1,4 +1,4 @@
-//! Tests of tubes of an existing tarantool/queue, with a substitute that was written from its documentation.
+//! Tests of tubes of an existing tarantool/queue, or of a substitute that was written from its documentation.
 
 use taskyard_conformance::block_on;
 use taskyard_core::{
@@ -10,14 +10,13 @@ use taskyard_store_tarantool::{Clock, TarantoolStore};
 use taskyard_tarantool::LuaValue;
 
 use taskyard_testkit::calls::{NOW, ask, make_tube, take};
+use taskyard_testkit::skipped::skip;
 use taskyard_testkit::tarantool::{TarantoolInstance, program};
-
-const STAND_IN: &str = taskyard_testkit::tarantool::QUEUE_MODULE;
 
 /// A Tarantool with a queue, and its URL.
 fn queue() -> Option<(TarantoolInstance, String)> {
     let instance = TarantoolInstance::new(program()?);
-    assert_eq!(instance.talk(STAND_IN), LuaValue::Bool(true));
+    instance.load_queue();
     let url = instance.url().replace("tarantool://", "tarantool+queue://");
     Some((instance, url))
 }
@@ -79,9 +78,13 @@ fn every_kind_supports_the_life_cycle_of_a_task() {
             ask(&store, finish(&tube, &again, Finish::Bury)),
             Ok(Reply::Finished(vec![DONE]))
         );
-        let kick = Command::Kick { tube: tube.clone(), count: 5 };
+        // tarantool/queue 1.5.0 leaves a transaction open when it kicks more tasks of such a tube than are buried.
+        let count = if kind == Kind::Utube { 1 } else { 5 };
+        let kick = Command::Kick { tube: tube.clone(), count };
         assert_eq!(ask(&store, kick), Ok(Reply::Kicked(1)));
-        for task in take(&store, &tube, 9) {
+        // Both tasks of a tube with sub-queues are in the same one, of which one task is taken at a time.
+        for _task in 0..2 {
+            let task = take(&store, &tube, 1).remove(0);
             let acked = ask(&store, finish(&tube, &task, Finish::Ack));
             assert_eq!(acked, Ok(Reply::Finished(vec![DONE])));
         }
@@ -263,6 +266,9 @@ fn loading_the_procedures_again_keeps_deliveries() {
 // While the module starts, ends or waits for others it does nothing and answers nothing. That counted as done.
 #[test]
 fn commands_fail_while_the_module_is_not_running() {
+    if std::env::var_os("TASKYARD_TARANTOOL_QUEUE").is_some() {
+        return skip("only the substitute of tarantool/queue has a state that a test can set");
+    }
     let Some((instance, url)) = queue() else { return };
     let store = open(&url);
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));

@@ -12,7 +12,7 @@ use taskyard_store_tarantool::{Clock, TarantoolStore};
 use taskyard_tarantool::LuaValue;
 
 use taskyard_testkit::calls::{ack, ask, health_becomes, make_tube, put, take};
-use taskyard_testkit::tarantool::{CALL, QUEUE_MODULE, open};
+use taskyard_testkit::tarantool::{CALL, open};
 use taskyard_testkit::tarantool::{TarantoolInstance, program};
 
 /// The number of batches of each of two servers.
@@ -203,7 +203,7 @@ fn a_tarantool_that_cannot_write_is_unhealthy() {
 fn an_existing_queue_that_cannot_write_is_unhealthy() {
     let Some(program) = program() else { return };
     let tarantool = TarantoolInstance::new(program);
-    assert_eq!(tarantool.talk(QUEUE_MODULE), LuaValue::Bool(true));
+    tarantool.load_queue();
     let store = open(&tarantool.url().replace("tarantool://", "tarantool+queue://"));
     make_tube(&store, TubeOptions::new(Kind::Fifo));
     check_refusals(&tarantool, &store);
