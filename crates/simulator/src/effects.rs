@@ -49,20 +49,20 @@ pub enum FaultName {
 
 /// The faults by number, and what is counted as an effect of each.
 const EFFECTS: [(FaultName, &str); 35] = [
-    (FaultName::CrashServer, "calls without a reply"),
+    (FaultName::CrashServer, "calls under way"),
     (FaultName::StopServer, "calls under way"),
     (FaultName::FreezeServer, "steps held back"),
     (FaultName::LoseReplies, "replies lost"),
     (FaultName::RefuseServer, "batches refused"),
     (FaultName::LoseNotifications, "notifications lost"),
-    (FaultName::CrashDatabase, "batches without a reply"),
+    (FaultName::CrashDatabase, "batches refused or without a reply"),
     (FaultName::SlowDatabase, "batches delayed"),
     (FaultName::StepClock, "calls at another time"),
     (FaultName::LosePower, "pages lost or torn"),
     (FaultName::DiskErrors, "operations failed"),
     (FaultName::FullDisk, "writes refused"),
     (FaultName::ReadOnlyDisk, "changes refused"),
-    (FaultName::SlowDisk, "operations delayed"),
+    (FaultName::SlowDisk, "waits for the disk"),
     (FaultName::CutConnections, "connections cut"),
     (FaultName::SilenceConnections, "writes lost"),
     (FaultName::SlowConnections, "writes delayed"),
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(counts.without_effect().len(), EFFECTS.len() - 1);
         assert_eq!(
             counts.to_string(),
-            format!("  {:<20}{:>9}{:>12} operations delayed\n", "SlowDisk", 2, 24)
+            format!("  {:<20}{:>9}{:>12} waits for the disk\n", "SlowDisk", 2, 24)
         );
         assert_eq!(take_counts(), FaultCounts::default());
     }

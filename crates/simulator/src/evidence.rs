@@ -33,7 +33,7 @@ pub struct Evidence<'a> {
     /// The numbers of the first calls that left sessions.
     pub left: FastMap<SessionId, u64>,
     /// When the store ended each session.
-    pub session_ends: FastMap<SessionId, Moment>,
+    pub session_ends: FastMap<SessionId, Vec<Moment>>,
     /// Kicks of single tasks.
     pub kicked: FastMap<TaskKey<'a>, Vec<(&'a RecordedCall, Option<&'a Outcome>)>>,
 }
@@ -148,9 +148,12 @@ impl<'a> Evidence<'a> {
             changes: FastMap::default(),
             tube_changes: FastMap::default(),
             left: FastMap::default(),
-            session_ends: history.session_ends.iter().copied().collect(),
+            session_ends: FastMap::default(),
             kicked: FastMap::default(),
         };
+        for (session, end) in &history.session_ends {
+            evidence.session_ends.entry(*session).or_default().push(*end);
+        }
         history.calls.iter().for_each(|call| evidence.read(call));
         let mut deliveries = std::mem::take(&mut evidence.deliveries);
         for delivery in &mut deliveries {
@@ -271,7 +274,8 @@ impl<'a> Evidence<'a> {
             return ends.filter(|end| *end > delivery.call.begin).min();
         }
         let session = delivery.session?;
-        self.session_ends.get(&session).copied()
+        let ends = self.session_ends.get(&session).into_iter().flatten().copied();
+        ends.filter(|end| *end > delivery.call.begin).min()
     }
 
     /// The put that made the task of a delivery.

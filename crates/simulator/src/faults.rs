@@ -153,7 +153,7 @@ pub fn draw_stops_and_slow_disks(plan: &Plan, rng: &mut Rng) -> Vec<Fault> {
             true => FaultKind::StopServer(rng.usize(0..plan.servers)),
             false => FaultKind::SlowDisk(Duration::from_millis([2, 50, 2_000][rng.usize(0..3)])),
         };
-        let most = if rng.bool() { 2_000 } else { 30_000 };
+        let most = if rng.bool() { 2_000 } else { 40_000 };
         let lasts = Duration::from_millis(rng.u64(1..most));
         Fault { at: Duration::from_millis(rng.u64(0..length)), lasts, kind }
     };

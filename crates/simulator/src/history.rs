@@ -208,7 +208,8 @@ impl History {
     pub fn hash(&self) -> u64 {
         let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
         // A hash accepts everything.
-        let _ = write!(hash, "{:?}{:?}{:?}", self.calls, self.windows, self.notes);
+        let ends = (&self.process_ends, &self.session_ends);
+        let _ = write!(hash, "{:?}{:?}{:?}{ends:?}", self.calls, self.windows, self.notes);
         hash.0
     }
 

@@ -281,7 +281,7 @@ impl Plan {
     }
 
     /// Whether it has what was added after extended runs. The other seeds keep the histories that they had before.
-    fn has_later_features(&self) -> bool {
+    pub fn has_later_features(&self) -> bool {
         matches!(self.seed % 8, 0 | 2 | 7)
     }
 

@@ -63,6 +63,8 @@ pub enum PlantedFault {
     SkipSlowSyncs,
     /// A server that is stopped does not wait for what is under way.
     HastyServerStop,
+    /// A server that is stopped does not end.
+    EndlessServerStop,
     /// The names of new files are not synced.
     SkipFolderSync,
     /// The disk swaps the latest write of the journal with the sync after it.
@@ -153,7 +155,7 @@ pub enum PlantedFault {
 
 impl PlantedFault {
     /// Those that single runs find, with the scenarios in which they are looked for.
-    pub const ALL: [(PlantedFault, Scenario); 77] = [
+    pub const ALL: [(PlantedFault, Scenario); 78] = [
         (PlantedFault::ReuseLease, Scenario::Memory),
         (PlantedFault::LoseWakeup, Scenario::Memory),
         (PlantedFault::ForgetTick, Scenario::Memory),
@@ -183,6 +185,7 @@ impl PlantedFault {
         (PlantedFault::SkipLogSync, Scenario::Embedded),
         (PlantedFault::SkipSlowSyncs, Scenario::Embedded),
         (PlantedFault::HastyServerStop, Scenario::Shared),
+        (PlantedFault::EndlessServerStop, Scenario::Shared),
         (PlantedFault::SkipFolderSync, Scenario::Embedded),
         (PlantedFault::IgnoreSyncErrors, Scenario::Embedded),
         (PlantedFault::SwapWrites, Scenario::Embedded),

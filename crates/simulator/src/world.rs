@@ -22,8 +22,8 @@ use crate::server_stops::ServerStops;
 use crate::storage::Storage;
 use crate::workers::Workers;
 
-/// How long after a full disk a server may need to follow its wall clock.
-const CLOCK_LAG_MAX: Duration = Duration::from_secs(3);
+/// How long after a full disk a server may need to follow its wall clock, and before one on a slow disk.
+const CLOCK_LAG_MAX: Duration = Duration::from_secs(5);
 
 /// The faults that fill the disk.
 #[derive(Clone, Copy, Default)]
@@ -68,7 +68,7 @@ pub struct World {
     pub faults_left: Cell<usize>,
     /// How many faults fill the disk, since when, and when the latest one ended.
     full_disk: Cell<FullDisk>,
-    /// When the latest wall clock was set.
+    /// When the latest wall clock was set, or noticed by a server that was frozen.
     latest_step: Cell<Option<Instant>>,
     /// The graceful stops of servers.
     pub stops: ServerStops,
@@ -225,6 +225,9 @@ impl World {
 
     /// Lets a fault end that began.
     pub fn end_fault(self: &Rc<Self>, kind: FaultKind) {
+        if let FaultKind::StopServer(server) = kind {
+            self.end_stop(server);
+        }
         self.stops.note_fault(false);
         self.storage.apply_fault(kind, false);
         if let Some(network) = &self.network {
@@ -235,10 +238,13 @@ impl World {
                 self.start_server(server);
             }
             FaultKind::StopServer(server) => {
-                self.end_stop(server);
                 self.start_server(server);
             }
-            FaultKind::FreezeServer(server) => self.servers[server].freeze(false),
+            FaultKind::FreezeServer(server) => {
+                self.servers[server].freeze(false);
+                // Only now it notices that its clock was set.
+                self.latest_step.update(|step| step.map(|_| Instant::now()));
+            }
             FaultKind::FreezeWorker(worker) => self.workers.freeze(worker, false),
             FaultKind::FullDisk => self.full_disk.update(FullDisk::end),
             FaultKind::CrashWorker(worker) | FaultKind::StopWorker(worker) => {

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use fastrand::Rng;
 
 use super::SECTOR;
-use crate::effects::{FaultName, count_effect};
 
 /// The unit in which the page cache writes.
 const PAGE: usize = 4096;
@@ -182,22 +181,23 @@ impl FileContent {
     }
 
     /// Leaves what a power failure leaves: each page that was not synced is new, old or torn.
-    pub fn lose_power(&mut self, random: &mut Rng) {
+    pub fn lose_power(&mut self, random: &mut Rng) -> usize {
         if self.seen.length != self.durable.length && random.bool() {
             self.durable.resize(self.seen.length);
         }
+        let mut lost = 0;
         for page in std::mem::take(&mut self.dirty) {
             self.is_dirty[page] = false;
-            match random.u8(..4) {
-                0 => {
-                    count_effect(FaultName::LosePower);
-                    self.persist(page, random.usize(..PAGE / SECTOR as usize) * SECTOR as usize);
-                }
+            let kind = random.u8(..4);
+            lost += usize::from(kind != 1);
+            match kind {
+                0 => self.persist(page, random.usize(..PAGE / SECTOR as usize) * SECTOR as usize),
                 1 => self.persist(page, PAGE),
-                _ => count_effect(FaultName::LosePower),
+                _ => {}
             }
         }
         self.seen.clone_from(&self.durable);
+        lost
     }
 
     /// Copies the first bytes of a page to the disk, as far as the disk has that much of the file.

@@ -106,6 +106,8 @@ struct DiskState {
     planned_end: Option<(u32, ProcessEnd)>,
     /// Writes and syncs so far.
     operations: u64,
+    /// Pages that power failures lost, or of which they left a part.
+    lost_pages: usize,
     /// Notified when the process ends.
     ended: Arc<Notify>,
     files: BTreeMap<u64, FileContent>,
@@ -135,6 +137,21 @@ struct OpenFile {
 }
 
 impl DiskFaults {
+    /// These faults and others at the same time.
+    pub fn with(self, other: &DiskFaults) -> DiskFaults {
+        DiskFaults {
+            write_error: self.write_error.max(other.write_error),
+            sync_error: self.sync_error.max(other.sync_error),
+            read_error: self.read_error.max(other.read_error),
+            bytes_max: self.bytes_max.min(other.bytes_max),
+            bytes_left: self.bytes_left.min(other.bytes_left),
+            is_read_only: self.is_read_only || other.is_read_only,
+            delay_max: self.delay_max.max(other.delay_max),
+            missing_sync: self.missing_sync.or(other.missing_sync),
+            change_read: self.change_read.or(other.change_read),
+        }
+    }
+
     fn is_too_slow(&self) -> bool {
         self.missing_sync == Some(MissingSync::Slow) && !self.delay_max.is_zero()
     }
@@ -162,6 +179,7 @@ impl Disk {
             is_running: false,
             planned_end: None,
             operations: 0,
+            lost_pages: 0,
             ended: Arc::new(Notify::new()),
             files: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -219,6 +237,11 @@ impl Disk {
     /// The bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.state().bytes
+    }
+
+    /// How many pages power failures lost, or left a part of.
+    pub fn lost_pages(&self) -> usize {
+        self.state().lost_pages
     }
 
     /// Writes and syncs so far.
@@ -361,7 +384,7 @@ impl DiskState {
 
     /// Each name and each page that was not synced survives or not.
     fn lose_power(&mut self) {
-        let DiskState { random, files, names, durable_names, .. } = self;
+        let DiskState { random, lost_pages, files, names, durable_names, .. } = self;
         // Changes of names become durable in their order; a prefix of them survives, here all or none.
         if names != durable_names && random.bool() {
             names.clone_from(durable_names);
@@ -369,7 +392,7 @@ impl DiskState {
         durable_names.clone_from(names);
         files.retain(|inode, _| names.values().any(|named| named == inode));
         for content in files.values_mut() {
-            content.lose_power(random);
+            *lost_pages += content.lose_power(random);
         }
         self.bytes = self.files.values().map(FileContent::length).sum();
     }

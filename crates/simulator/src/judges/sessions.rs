@@ -16,14 +16,15 @@ pub fn judge(evidence: &Evidence<'_>) -> Option<String> {
 fn ended_without_reason(evidence: &Evidence<'_>) -> Option<String> {
     evidence.history.calls.iter().find_map(|call| {
         let Command::JoinSession { session, .. } = &call.command else { return None };
-        let end = evidence.session_ends.get(session)?;
-        let is_left = evidence.left.get(session).is_some_and(|left| *left < end.number);
-        let has_reason =
-            is_left || is_within_window(&evidence.history.windows, call.server, end.at);
-        (!has_reason).then(|| {
-            let second = end.at.since(evidence.plan.start).as_secs_f64();
-            format!("session {session} was ended {second:.3} s after the start, without a reason")
-        })
+        let ends = evidence.session_ends.get(session).into_iter().flatten();
+        let mut ends = ends.filter(|end| **end > call.begin);
+        let has_reason = |end: &Moment| {
+            let is_left = evidence.left.get(session).is_some_and(|left| *left < end.number);
+            is_left || is_within_window(&evidence.history.windows, call.server, end.at)
+        };
+        let end = ends.find(|end| !has_reason(end))?;
+        let second = end.at.since(evidence.plan.start).as_secs_f64();
+        Some(format!("session {session} was ended {second:.3} s after the start, without a reason"))
     })
 }
 

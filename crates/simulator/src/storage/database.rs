@@ -12,7 +12,7 @@ use taskyard_store::remote::HEARTBEAT_TIMEOUT;
 use taskyard_store::{Executed, RemoteChange, Watcher};
 use tokio::time::Instant;
 
-use crate::effects::{FaultName, count_effect};
+use crate::effects::{FaultName, count_effect, count_effects};
 use crate::faults::FaultKind;
 use crate::history::SharedHistory;
 use crate::plan::{Plan, stream};
@@ -215,15 +215,16 @@ impl Database {
     fn notify_others(&mut self, by: Option<ConnectionId>, effects: &Effects) {
         let tubes = effects.ready.iter().chain(&effects.room).map(|(tube, _)| tube);
         let changed: Vec<TubeName> = tubes.cloned().collect();
+        let is_new = !changed.is_empty() || effects.events != NewEvents::Nothing;
         for (id, connection) in &self.connections {
-            let is_lost = is_on(&self.lost_notifications, connection.server);
-            if Some(*id) == by || is_lost {
-                if Some(*id) != by && !changed.is_empty() {
-                    count_effect(FaultName::LoseNotifications);
-                }
+            let Some(watcher) = connection.watcher.as_ref().filter(|_| Some(*id) != by) else {
+                continue;
+            };
+            if is_on(&self.lost_notifications, connection.server) {
+                let is_alive = !connection.is_declared_dead;
+                count_effects(FaultName::LoseNotifications, (is_alive && is_new).into());
                 continue;
             }
-            let Some(watcher) = &connection.watcher else { continue };
             changed.iter().for_each(|tube| watcher(RemoteChange::Tube(tube.clone())));
             if effects.events != NewEvents::Nothing {
                 watcher(RemoteChange::Events);

@@ -1,6 +1,6 @@
 //! Opens the embedded store on a simulated disk, and ends its process in the middle of its work.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::{pending, ready};
 use std::ops::Range;
 use std::path::Path;
@@ -15,6 +15,7 @@ use taskyard_store_sqlite::SqliteStore;
 use tokio::time::Instant;
 
 use crate::disk::{Disk, DiskFaults, MissingSync, ProcessEnd, SimulatedPlatform};
+use crate::effects::{FaultName, count_effects};
 use crate::faults::FaultKind;
 use crate::plan::{CRASH_PAUSES, Plan, Scenario};
 use crate::planted::PlantedFault;
@@ -44,6 +45,9 @@ pub struct EmbeddedStorage {
     memory_bytes: usize,
     /// Whether a full disk also refuses to write over what it has.
     copies_on_write: bool,
+    /// The faults of the disk that are active; in earlier seeds the latest one replaces the others.
+    active: RefCell<Vec<(FaultKind, DiskFaults)>>,
+    adds_faults: bool,
 }
 
 /// Until when a thread waits for the disk.
@@ -83,6 +87,8 @@ impl EmbeddedStorage {
             busy,
             memory_bytes: plan.memory_bytes,
             copies_on_write: plan.copies_on_write,
+            active: RefCell::default(),
+            adds_faults: plan.has_later_features(),
         }
     }
 
@@ -106,6 +112,7 @@ impl EmbeddedStorage {
             let inner = store?;
             tokio::task::spawn_local(run_threads(platform, self.disk.clone(), process, started));
             let (disk, busy) = (self.disk.clone(), self.busy.clone());
+            *lock(&busy) = None;
             return Ok(Box::new(EmbeddedStore { inner, disk, process, busy }));
         }
         unreachable!("the number of crashes is limited")
@@ -125,7 +132,7 @@ impl EmbeddedStorage {
     /// Ends the process in the middle of its work, if it works at all within some seconds; false if the next one runs already, after
     /// another fault.
     pub async fn crash(&self, how: ProcessEnd) -> bool {
-        let process = self.disk.process();
+        let (process, lost_pages) = (self.disk.process(), self.disk.lost_pages());
         let (operations_max, idle_max) = self.crash_max;
         self.disk.end_process_after(self.disk.random(operations_max), how);
         let until = Instant::now() + idle_max;
@@ -135,6 +142,7 @@ impl EmbeddedStorage {
         if self.disk.process() == process {
             self.disk.end_process(how);
         }
+        count_effects(FaultName::LosePower, self.disk.lost_pages() - lost_pages);
         !self.disk.is_running()
     }
 
@@ -150,27 +158,31 @@ impl EmbeddedStorage {
 
     /// Lets a fault of the disk begin or end.
     pub fn apply_fault(&self, kind: FaultKind, begins: bool) {
-        let planted = self.planted;
-        let faults = match kind {
-            FaultKind::DiskErrors if begins => {
-                DiskFaults { write_error: 0.02, sync_error: 0.05, read_error: 0.02, ..planted }
+        let none = DiskFaults::default();
+        let fault = match kind {
+            FaultKind::DiskErrors => {
+                DiskFaults { write_error: 0.02, sync_error: 0.05, read_error: 0.02, ..none }
             }
             FaultKind::FullDisk if begins && self.copies_on_write => {
                 let bytes_left = [0, 2_000, 10_000][self.disk.random(3) as usize];
-                DiskFaults { bytes_left, ..planted }
+                DiskFaults { bytes_left, ..none }
             }
-            FaultKind::FullDisk if begins => {
-                DiskFaults { bytes_max: self.disk.bytes() + 10_000, ..planted }
-            }
-            FaultKind::ReadOnlyDisk if begins => DiskFaults { is_read_only: true, ..planted },
-            FaultKind::SlowDisk(delay_max) if begins => DiskFaults { delay_max, ..planted },
-            FaultKind::DiskErrors
-            | FaultKind::FullDisk
-            | FaultKind::ReadOnlyDisk
-            | FaultKind::SlowDisk(_) => planted,
+            FaultKind::FullDisk => DiskFaults { bytes_max: self.disk.bytes() + 10_000, ..none },
+            FaultKind::ReadOnlyDisk => DiskFaults { is_read_only: true, ..none },
+            FaultKind::SlowDisk(delay_max) => DiskFaults { delay_max, ..none },
             _ => return,
         };
-        self.disk.set_faults(faults);
+        let mut active = self.active.borrow_mut();
+        if !self.adds_faults {
+            active.clear();
+        }
+        if begins {
+            active.push((kind, fault));
+        } else if let Some(place) = active.iter().position(|(active, _)| *active == kind) {
+            active.remove(place);
+        }
+        let sum = active.iter().fold(self.planted, |sum, (_, fault)| sum.with(fault));
+        self.disk.set_faults(sum);
     }
 
     fn plan_crash(&self) {

@@ -73,8 +73,21 @@ impl Store for SharedStore {
     }
 
     fn close(&self) -> Pending<'_, Result<()>> {
-        lock(&self.database).disconnect(self.id);
-        Box::pin(ready(Ok(())))
+        // A server whose end does not reach the database is declared dead later.
+        let transit = match lock(&self.database).send(self.id) {
+            Ok(transit) => transit,
+            Err(error) => return Box::pin(ready(Err(error))),
+        };
+        let (database, id) = (&self.database, self.id);
+        Box::pin(async move {
+            tokio::time::sleep_until(transit.arrival).await;
+            if !lock(database).is_same_run(transit.crashes) {
+                return Err(unknown());
+            }
+            lock(database).disconnect(id);
+            tokio::time::sleep(transit.back).await;
+            if transit.is_lost { Err(unknown()) } else { Ok(()) }
+        })
     }
 }
 
