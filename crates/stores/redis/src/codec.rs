@@ -312,11 +312,12 @@ fn acks(items: &[FinishItem], alive: &HashMap<SessionId, bool>) -> Option<Vec<u8
     let mut header = Vec::with_capacity(24 + 16 * items.len());
     header.extend([b'G', holder_number(&first, alive)]);
     header.extend((items.len() as u32).to_le_bytes());
+    header.push(u8::from(items.is_sorted_by(|one, next| one.id < next.id)));
     if let Holder::Session(session) = first {
         header.extend(session.0);
     }
-    for FinishItem { id, holder, finish } in items {
-        header.extend(id.0.to_be_bytes());
+    header.extend(items.iter().flat_map(|item| item.id.0.to_be_bytes()));
+    for FinishItem { holder, finish, .. } in items {
         if !matches!(finish, Finish::Ack | Finish::AckWithResult(_)) {
             return None;
         }

@@ -451,20 +451,46 @@ function plain.take(tube, call, how, want)
     answers[head] = '\0' .. struct.pack('<I4', how.taken) .. (#shown == 1 and shown[1] or table.concat(shown))
 end
 
--- Reads the deliveries of these ids, unless they are loaded.
-function plain.load(tube, ids)
+-- The deliveries of these ids.
+local function read_deliveries(tube, ids)
+    local deliveries = {}
+    for first = 1, #ids, VALUES_MAX do
+        local last = math.min(first + VALUES_MAX - 1, #ids)
+        local found = redis.call('HMGET', tube.base .. ':x', unpack(ids, first, last))
+        if last == #found then
+            return found
+        end
+        for place = 1, #found do
+            deliveries[first + place - 1] = found[place]
+        end
+    end
+    return deliveries
+end
+
+-- Notes the deliveries of these ids, unless they are known.
+local function note_deliveries(tube, ids)
     local deliveries, unknown = pending_of(tube).deliveries, {}
     for place = 1, #ids do
         if deliveries[ids[place]] == nil then
             unknown[#unknown + 1] = ids[place]
         end
     end
-    for first = 1, #unknown, VALUES_MAX do
-        local last = math.min(first + VALUES_MAX - 1, #unknown)
-        local found = redis.call('HMGET', tube.base .. ':x', unpack(unknown, first, last))
-        for place = 1, #found do
-            deliveries[unknown[first + place - 1]] = found[place]
-        end
+    local found = read_deliveries(tube, unknown)
+    for place = 1, #unknown do
+        deliveries[unknown[place]] = found[place]
+    end
+end
+
+-- Reads the deliveries of these acks, before the first command of a call. Those of a single command whose ids are all different stay a
+-- list; others are found by id, because an ack removes the delivery for the next one.
+function plain.load(tube, all_acks)
+    local first = all_acks[1]
+    if #all_acks == 1 and first.ascends then
+        first.pending, first.deliveries = pending_of(tube), read_deliveries(tube, first.ids)
+        return
+    end
+    for _, acks in ipairs(all_acks) do
+        note_deliveries(tube, acks.ids)
     end
 end
 
@@ -478,11 +504,11 @@ local function reload_delivery(tube, id)
     return nil, redis.call('HEXISTS', tube.base .. ':t', id) == 1 and STALE_ITEM or MISSING_ITEM
 end
 
--- Reads the records of finished tasks with an extension.
-local function read_extended(tube, ids)
-    local deliveries, extended, records = tube.pending.deliveries, {}, {}
+-- Reads the records of finished tasks with an extension; their deliveries are found by place or by id.
+local function read_extended(tube, ids, deliveries, is_listed)
+    local extended, records = {}, {}
     for place = 1, #ids do
-        local delivery = deliveries[ids[place]]
+        local delivery = deliveries[is_listed and place or ids[place]]
         if delivery and string.byte(delivery, MORE_AT) >= 2 then
             extended[#extended + 1] = ids[place]
         end
@@ -569,21 +595,49 @@ local function ack_one(tube, pending, id, delivery, acks, place)
     return DONE_ITEM
 end
 
-function plain.ack(tube, call, acks)
-    plain.load(tube, acks.ids)
-    if tube.options.keyed then
-        read_extended(tube, acks.ids)
-    end
-    local pending, ids, outcomes, done = tube.pending, acks.ids, {}, 0
+-- Acks the first of these tasks, as long as each is held with its lease and has nothing else, as nearly all are. The same as above, but
+-- faster. Answers how many.
+local function ack_usual(tube, pending, acks, deliveries)
+    local ids, leases, now, read = acks.ids, acks.leases, tube.now, struct.unpack
+    local gone, deadlines = list(pending, 'gone'), list(pending, 'gone_w')
+    local before, before_deadlines = #gone, #deadlines
     for place = 1, #ids do
+        local delivery = deliveries[place]
+        if not delivery then
+            return place - 1
+        end
+        local flags, apart, ending, _, _, _, held, more = read(HELD, delivery)
+        if held ~= leases[place] or ending <= now or ending == NEVER or flags >= HAS_SESSION or apart ~= 0 or more ~= 0 then
+            return place - 1
+        end
+        gone[before + place], deadlines[before_deadlines + place] = ids[place], ids[place]
+    end
+    return #ids
+end
+
+function plain.ack(tube, call, acks)
+    local pending, ids, deliveries, done = pending_of(tube), acks.ids, acks.deliveries, 0
+    -- The slow path may have run since they were read.
+    local is_listed = acks.pending == pending
+    if not is_listed then
+        note_deliveries(tube, ids)
+        deliveries = pending.deliveries
+    elseif acks.holder == BY_LEASE and not pending.keeps_done then
+        done = ack_usual(tube, pending, acks, deliveries)
+    end
+    if done < #ids and tube.options.keyed then
+        read_extended(tube, ids, deliveries, is_listed)
+    end
+    local outcomes = { string.rep(DONE_ITEM, done) }
+    for place = done + 1, #ids do
         local id, outcome = ids[place], nil
-        local delivery = pending.deliveries[id]
+        local delivery = deliveries[is_listed and place or id]
         if not delivery then
             delivery, outcome = reload_delivery(tube, id)
         end
         outcome = outcome or ack_one(tube, pending, id, delivery, acks, place)
         done = done + (outcome == DONE_ITEM and 1 or 0)
-        outcomes[place] = outcome
+        outcomes[#outcomes + 1] = outcome
     end
     -- Callers that wait for room may continue.
     tube.notify = tube.notify or done > 0 and tube.options.capacity
