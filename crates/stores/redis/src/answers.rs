@@ -409,6 +409,9 @@ fn positions(mut bytes: ByteReader<'_>) -> Result<Reply, Unreadable> {
 
 fn placed(mut bytes: ByteReader<'_>, tasks: &[NewTask]) -> Result<Reply, Unreadable> {
     if needs_keyring(tasks) {
+        if let Some(first) = bytes.only_id() {
+            return Ok(Reply::Put(new_tasks(first, tasks.len()).collect()));
+        }
         let placed = (0..tasks.len()).map(|_| read_one(&mut bytes)).collect::<Result<_, _>>()?;
         let placed: Option<Vec<Placed>> = placed;
         return placed.map(Reply::Put).ok_or(Unreadable("a task of a put found no room"));
@@ -433,11 +436,21 @@ fn placed_apart(
     };
     if run.iter().any(|(_, command)| is_keyed(command)) {
         let capacity = bytes.big()?;
+        if let Some(first) = bytes.only_id() {
+            return Ok(new_tasks(first, run.len())
+                .map(|task| Ok(Reply::Put(vec![task])))
+                .collect());
+        }
         return run.iter().map(|_| Ok(reply(read_one(&mut bytes)?, capacity))).collect();
     }
     let (first, capacity) = (bytes.count()?, bytes.big()?);
     let mut placed = read_placed(first, bytes.rest());
     Ok(run.iter().map(|_| reply(placed.next(), capacity)).collect())
+}
+
+/// So many new tasks with consecutive ids, which are ready.
+fn new_tasks(first: u64, count: usize) -> impl Iterator<Item = Placed> {
+    (first..).take(count).map(|id| Placed { id: TaskId(id), state: State::Ready, existing: false })
 }
 
 /// One task of a put with keys; `None` if it found no room.

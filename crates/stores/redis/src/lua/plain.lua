@@ -224,19 +224,19 @@ function plain.extended_ids(tube, size)
     return template.ready and not template.timer and numbered(tube.numbers[NEXT_ID], size)
 end
 
--- Puts such tasks, whose extensions begin so and end with these keys.
-function plain.put_keyed(tube, ids, keys, beginnings, args, first)
+-- Puts such tasks with these keys, whose extensions begin so.
+function plain.put_keyed(tube, ids, keys, beginning, args, first)
     local pending = tube.pending
     local template = pending.templates.extended_template
     local t, r, pri = list(pending, 't'), list(pending, 'r'), template.pri
     local before, listed, ordered = template.before .. pri .. template.behind, #t, #r
-    local last, size, opening = nil, -1, nil
+    local key_size, size, opening = -1, -1, nil
     for item = 1, #ids do
-        local id, body, key, beginning = ids[item], args[first + item - 1], keys[item], beginnings[item]
-        if beginning ~= last or #body ~= size then
+        local id, body, key = ids[item], args[first + item - 1], keys[item]
+        if #key ~= key_size or #body ~= size then
             -- Keys and bodies of one put often have the same length.
-            last, size = beginning, #body
-            opening = before .. struct.pack('<I4I4', #beginning + #key, size - 4) .. beginning
+            key_size, size = #key, #body
+            opening = before .. struct.pack('<I4I4', #beginning + 1 + key_size, size - 4) .. beginning .. string.char(key_size)
         end
         t[listed + 1] = id
         if size - 4 <= INLINE_MAX then
