@@ -119,7 +119,7 @@ end
 -- Adds a row. Answers false if there is no memory for one of its size.
 local function insert(c, of, id, pri, parts, finished, task, size)
     if c.keeps_raw == nil then
-        c.keeps_raw = done_tasks.inserts_raw()
+        c.keeps_raw = can_insert_raw(S.done)
     end
     local done, why
     if c.keeps_raw and #finished < RAW_BYTES_MAX and type(pri) == 'number' and type(id) == 'number' then

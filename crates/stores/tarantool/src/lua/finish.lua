@@ -110,67 +110,6 @@ local function ack(c, tube, key, delivery, result)
     end
 end
 
--- The ids of the first of these items, as long as each is an ack of a delivery that is held with this lease, and the ids ascend.
-local function held_ids(c, tube, items)
-    local ids, key, now, last, taken = {}, { tube.number, 0 }, c.now, -1, S.taken
-    for place = 1, #items do
-        local item = items[place]
-        local id, lease = item[1], item[3]
-        if item[2] ~= ACK or type(id) ~= 'number' or type(lease) ~= 'number' or id <= last then
-            break
-        end
-        key[2], last = id, id
-        local delivery = taken:get(key)
-        if not delivery or delivery[D_LEASE] ~= lease or delivery[D_UNTIL] <= now or delivery[D_SESSION] ~= nil then
-            break
-        end
-        ids[place] = id
-    end
-    return ids
-end
-
--- Removes from a list of ids those from the first on whose body is apart. Answers the tasks of the others that have a key.
-local function keep_whole(tube, ids)
-    local key, task, size, keyed = { tube.number, 0 }, S.task, #ids, {}
-    for place = 1, size do
-        key[2] = ids[place]
-        local row = task:get(key)
-        if row[PARTS] > 0 then
-            for rest = size, place, -1 do
-                ids[rest] = nil
-            end
-            break
-        elseif #row > FLAG and row[KEY] ~= nil then
-            keyed[#keyed + 1] = row
-        end
-    end
-    return keyed
-end
-
--- Acks the first of these items in as few steps as possible. Answers how many. Each loop does one thing, because Lua does not compile longer
--- ones.
-local function ack_usual(c, tube, items, outcomes)
-    local ids, n = held_ids(c, tube, items), tube.n
-    local keyed, size = keep_whole(tube, ids), #ids
-    raw.delete_taken(tube.number, ids)
-    for place = 1, #keyed do
-        keys.release(c, tube, keyed[place], true)
-    end
-    for place = 1, size do
-        outcomes[place] = DONE_ITEM
-    end
-    n.taken, n.done, n.ack = n.taken - size, n.done + size, n.ack + size
-    return size
-end
-
--- Whether acks are written together: at least so many, and nothing else changes with them.
-local TOGETHER_MIN = 8
-
-local function is_usual(c, tube, items, show)
-    local o = tube.o
-    return #items >= TOGETHER_MIN and not show and not o.subqueues and not o.keep_done and raw.writes_raw(c)
-end
-
 -- Ends a delivery that failed: the task is tried again after the delay; without one it is buried.
 local function fail(c, tube, task, delivery, why, delay)
     if not delay then
@@ -271,8 +210,7 @@ verbs[6] = function(c, command)
         return refusal
     end
     local outcomes, key, all_done = {}, { tube.number, 0 }, true
-    local acked = is_usual(c, tube, items, show) and ack_usual(c, tube, items, outcomes) or 0
-    for place = acked + 1, #items do
+    for place = 1, #items do
         local outcome = finish_one(c, tube, items[place], show, key)
         outcomes[place], all_done = outcome, all_done and outcome == DONE_ITEM
         c.follows = c.follows or outcome[1] ~= 0

@@ -129,6 +129,14 @@ local function add_plain(tube, tasks, row, order, first)
     return #tasks
 end
 
+-- Whether raw rows can be inserted, which is checked once in a call.
+local function inserts_raw(c)
+    if c.inserts_raw == nil then
+        c.inserts_raw = can_insert_raw(S.task, S.ready) and (not S.key or can_insert_raw(S.key))
+    end
+    return c.inserts_raw
+end
+
 -- Whether the tasks of this row, which has the common fields, are ready at once and in no other order.
 local function is_plain(o, row)
     return row[STATE] == READY and row[EXPIRES] == STORED_NEVER and not o.subqueues
@@ -226,7 +234,7 @@ end
 -- Puts tasks of which some have a key or their own number of attempts, one after the other.
 local function put_each(c, tube, tasks)
     local row, placed, expired, first, size = new_row(c, tube), {}, {}, tube.next_id, #tasks
-    local is_raw = is_plain(tube.o, row) and raw.writes_raw(c) and type(row[PRI]) == 'number' and type(first) == 'number'
+    local is_raw = is_plain(tube.o, row) and inserts_raw(c) and type(row[PRI]) == 'number' and type(first) == 'number'
     local plain = is_raw and new_row(c, tube) or nil
     local keyed = plain and not tube.o.semaphore and add_keyed(tube, tasks, 1, size, plain) or 0
     local is_run = keyed == size
@@ -261,8 +269,8 @@ verbs[4] = function(c, command)
     local first, o, row = tube.next_id, tube.o, new_row(c, tube)
     local plain, placed = 0, nil
     if is_plain(o, row) then
-        if raw.writes_raw(c) and type(row[PRI]) == 'number' and type(first) == 'number' then
-            plain = raw.insert_plain(tube, tasks, row, first, INLINE_BYTES_MAX)
+        if inserts_raw(c) and type(row[PRI]) == 'number' and type(first) == 'number' then
+            plain = insert_plain(tube, tasks, row, first, INLINE_BYTES_MAX)
         else
             plain = add_plain(tube, tasks, row, { tube.number, 0, 0 }, first)
         end

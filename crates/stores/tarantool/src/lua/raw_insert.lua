@@ -1,16 +1,13 @@
--- Inserts and deletes encoded rows through the C API. `space:insert` encodes a table and returns a row that is not used, which costs more than the row
+-- Inserts encoded rows through the C API. `space:insert` encodes a table and returns a row that is not used, which costs more than the row
 -- itself. Here the bytes are written directly, and nothing is returned. A trigger would run Lua inside of the C call, which is not allowed:
 -- if a space has triggers, rows are inserted with `space:insert`.
 
 local ffi, msgpack = require('ffi'), require('msgpack')
 -- Another library may have declared them.
 pcall(ffi.cdef, 'int box_insert(uint32_t space, const char *tuple, const char *tuple_end, void **result);')
-pcall(ffi.cdef, 'int box_delete(uint32_t space, uint32_t index, const char *key, const char *key_end, void **result);')
 pcall(ffi.cdef, 'void *box_txn_alloc(size_t size);')
 pcall(ffi.cdef, 'ssize_t box_tuple_to_buf(box_tuple_t *tuple, char *buf, size_t size);')
-local is_available = pcall(function()
-    return ffi.C.box_insert, ffi.C.box_delete, ffi.C.box_txn_alloc, ffi.C.box_tuple_to_buf
-end)
+local is_available = pcall(function() return ffi.C.box_insert, ffi.C.box_txn_alloc, ffi.C.box_tuple_to_buf end)
 
 -- The most bytes of a row besides its body and the common fields.
 local ROOM_BYTES = 64
@@ -65,9 +62,9 @@ local function write_text(at, text_bytes)
     return at + size
 end
 
-local function write_raw(at, encoded)
-    ffi.copy(at, encoded, #encoded)
-    return at + #encoded
+local function write_raw(at, raw)
+    ffi.copy(at, raw, #raw)
+    return at + #raw
 end
 
 -- A row of three numbers: its beginning and its end.
@@ -83,41 +80,18 @@ local function insert_bytes(space, first, last)
     end
 end
 
--- Whether raw rows can be inserted into this space, and deleted there.
-local function can_write_raw(space)
-    return #space:on_replace() == 0 and #space:before_replace() == 0
-end
-
--- The same for the spaces of plain tasks, which is checked once in a call.
-function raw.writes_raw(c)
-    if c.writes_raw == nil then
-        c.writes_raw = is_available and can_write_raw(S.task) and can_write_raw(S.ready) and can_write_raw(S.taken)
-            and (not S.key or can_write_raw(S.key))
+-- Whether raw rows can be inserted into these spaces.
+function can_insert_raw(...)
+    if not is_available then
+        return false
     end
-    return c.writes_raw
-end
-
--- Whether raw rows can be inserted into the space of done tasks.
-function done_tasks.inserts_raw()
-    return is_available and can_write_raw(S.done)
-end
-
-local function delete_bytes(space, first, last)
-    if ffi.C.box_delete(space, 0, ffi.cast(chars, first), ffi.cast(chars, last), nil) ~= 0 then
-        box.error()
+    for place = 1, select('#', ...) do
+        local space = select(place, ...)
+        if #space:on_replace() > 0 or #space:before_replace() > 0 then
+            return false
+        end
     end
-end
-
--- Deletes the tasks with these ids and their deliveries.
-function raw.delete_taken(of, ids)
-    local task, taken = S.task.id, S.taken.id
-    for place = 1, #ids do
-        local bytes = new_bytes(ROOM_BYTES)
-        bytes[0] = 0x92
-        local last = write_uint(write_uint(bytes + 1, of), ids[place])
-        delete_bytes(task, bytes, last)
-        delete_bytes(taken, bytes, last)
-    end
+    return true
 end
 
 -- The encoded fields of a row from `first` to `last`.
@@ -127,22 +101,6 @@ local function fields_of(row, first, last)
         bytes[#bytes + 1] = msgpack.encode(row[place])
     end
     return table.concat(bytes)
-end
-
--- Delivers takeable tasks with these priorities and ids: moves them to the deliveries, which differ in their ids and leases. The row has the
--- other fields. A loop of its own, with nothing that Lua cannot compile in it.
-function raw.deliver(tube, pris, ids, row, lease)
-    local ready, taken, of, size = S.ready.id, S.taken.id, tube.number, 0x90 + #row
-    local before, after = fields_of(row, D_UNTIL, D_TUBE), fields_of(row, D_EXPLICIT, #row)
-    local most = ROOM_BYTES + #before + #after
-    for place = 1, #ids do
-        local id = ids[place]
-        delete_bytes(ready, three(of, pris[place], id))
-        local bytes = new_bytes(most)
-        bytes[0] = size
-        local at = write_raw(write_uint(bytes + 1, lease + place - 1), before)
-        insert_bytes(taken, bytes, write_raw(write_uint(at, id), after))
-    end
 end
 
 -- The common fields of plain tasks, in three parts. They are the same in a whole call, as long as the tube is not altered.
@@ -156,7 +114,7 @@ end
 
 -- Puts tasks that differ only in their ids and bodies. Stops at the first task with options or a body of more than `most` bytes; answers how
 -- many were put.
-function raw.insert_plain(tube, tasks, row, first, most)
+function insert_plain(tube, tasks, row, first, most)
     local before, between, after = common_parts(tube, row)
     local task, ready, of, pri = S.task.id, S.ready.id, tube.number, row[PRI]
     local common = #before + #between + #after + ROOM_BYTES

@@ -76,50 +76,9 @@ local function may_expire(tube)
     return tube.can_expire
 end
 
--- Delivers the first of these takeable tasks in as few steps as possible, as long as nothing but their ids, priorities and leases differs.
--- Adds each to the answer, followed by its delivery. Answers how many, and their size.
-local function take_usual(c, tube, places, how, taken)
-    local ids, pris, key, bytes, task, count = {}, {}, { tube.number, 0 }, 0, S.task, #taken / 2
-    for place = 1, #places do
-        local pri, id = places[place][2], places[place][3]
-        if type(id) ~= 'number' or type(pri) ~= 'number' then
-            break
-        end
-        key[2] = id
-        local row = task:get(key)
-        local size = row[BYTES]
-        if row[PARTS] > 0 or bytes + size > BATCH_BYTES_MAX then
-            break
-        end
-        bytes, ids[place], pris[place] = bytes + size, id, pri
-        taken[2 * (count + place) - 1], taken[2 * (count + place)] = row, NULL
-    end
-    raw.deliver(tube, pris, ids, how.row, c.lease)
-    c.lease, tube.n.takeable = c.lease + #ids, tube.n.takeable - #ids
-    local deliveries = S.taken
-    for place = 1, #ids do
-        key[2] = ids[place]
-        taken[2 * (count + place)] = deliveries:get(key)
-    end
-    return #ids, bytes
-end
-
--- Whether such deliveries are written together: at least so many, and nothing else changes with them.
-local TOGETHER_MIN = 8
-
-local function is_usual(c, tube, how, want)
-    local o = tube.o
-    return want >= TOGETHER_MIN and how.ending and not how.session and not o.subqueues and not o.ttl_kills_taken
-        and not may_expire(tube) and type(c.lease) == 'number' and raw.writes_raw(c)
-end
-
 -- Takes at most so many; answers each task followed by its delivery.
 local function take_some(c, tube, want, how)
     local taken, count, bytes, key, can_expire = {}, 0, 0, { tube.number, 0 }, may_expire(tube)
-    if is_usual(c, tube, how, want) then
-        how.row[D_UNTIL] = how.ending
-        count, bytes = take_usual(c, tube, S.ready:select({ tube.number }, { limit = math.min(want, STEP) }), how, taken)
-    end
     while count < want do
         local places = S.ready:select({ tube.number }, { limit = math.min(want - count, STEP) })
         if #places == 0 then

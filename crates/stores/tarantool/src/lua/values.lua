@@ -99,11 +99,11 @@ end
 -- Functions that files use before they are defined.
 local is_alive, body_of, view, view_done, delivery_of, info, give_back, give_back_all, empty, end_session, connect,
     connections_at, flush_all, regate, gate_new, find_semaphore, flush_semaphores, next_semaphore, tick_semaphores, is_full,
-    keep_body, refuse_queue_num, with_failure
+    keep_body, refuse_queue_num, can_insert_raw, insert_plain, with_failure
 -- Commands by number, and the number of the list, which is the only command of its call.
 local verbs, LIST = {}, 19
 -- Functions that import from another store, those for done tasks that are kept, for unique keys, for retry policies and rate limits, for
--- schedules, for the stored format, for positions of tasks, for tasks in answers, and for encoded rows.
-local imports, done_tasks, keys, pace, schedules, formats, positions, shown_tasks, raw = {}, {}, {}, {}, {}, {}, {}, {}, {}
+-- schedules, for the stored format, for positions of tasks, and for tasks in answers.
+local imports, done_tasks, keys, pace, schedules, formats, positions, shown_tasks = {}, {}, {}, {}, {}, {}, {}, {}
 -- Announcements of events.
 local confirm_announced, reset_announced
