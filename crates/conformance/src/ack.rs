@@ -1,11 +1,13 @@
 //! Ack: which holders can complete a task.
 
 use taskyard_core::{
-    Finish, FinishItem, Holder, Kind, NewTask, Outcome, Reason, Span, State, TaskId, TubeOptions,
+    Body, Finish, FinishItem, Holder, Kind, NewTask, Outcome, Reason, Span, State, Take, Task,
+    TaskId, TubeOptions,
 };
 
 use super::Harness;
-use super::commands::{NO_LEASE, QueueCommands, done, lease, secs, session, task};
+use super::commands::{NO_LEASE, QueueCommands, done, lease, secs, session, take, task};
+use super::keys::keyed;
 
 /// The holder of the lease can ack the task.
 pub async fn by_lease<H: Harness>(queue: H) {
@@ -136,4 +138,52 @@ pub async fn a_batch_has_an_outcome_for_each<H: Harness>(queue: H) {
     assert_eq!(outcomes[1..4], [Outcome::Missing, Outcome::Stale, Outcome::Missing]);
     assert!(matches!(outcomes[4], Outcome::Done(_)));
     assert_eq!(queue.stats(&tube).await.tasks.total(), 1);
+}
+
+/// Tasks of one long take and ack that differ: some have keys, one a large payload, one is acked twice, one with a wrong lease,
+/// and the order of the acks is not that of the ids.
+pub async fn a_long_batch_may_mix_all_tasks<H: Harness>(queue: H) {
+    const TASKS: usize = 40;
+    let (tube, has_keys) = (queue.tube(Kind::Fifo).await, queue.capabilities().keys);
+    // A text in MessagePack, with its length.
+    let large = [&[0xda, 0x4e, 0x20][..], &[b'x'; 20_000]].concat();
+    let new = |place: usize| match place {
+        20 => NewTask::new(Body::new(&large)),
+        _ if has_keys && place % 4 == 1 => keyed("x", &format!("key {place}")),
+        _ => task("x"),
+    };
+    queue.put_many(&tube, (0..TASKS).map(new).collect()).await;
+    for round in 0..2 {
+        let long = Take { lease: Some(secs(60)), ..take(&tube, TASKS / 2) };
+        let taken = queue.take_by(long).await;
+        let mut order: Vec<&Task> = taken.iter().collect();
+        if round == 1 {
+            order.swap(10, 15);
+        }
+        let mut wrong = order[13].clone();
+        wrong.lease = order[12].lease;
+        order.insert(13, &wrong);
+        order.insert(18, order[2]);
+        let ack = |task: &&Task| {
+            let holder = Holder::Lease(lease(task));
+            FinishItem { id: task.id, holder, finish: Finish::Ack }
+        };
+        let outcomes = queue.finish_many(&tube, order.iter().map(ack).collect()).await;
+        for (place, outcome) in outcomes.iter().enumerate() {
+            match place {
+                13 => assert_eq!(*outcome, Outcome::Stale, "round {round}"),
+                18 => assert_eq!(*outcome, Outcome::Missing, "round {round}"),
+                _ => assert!(matches!(outcome, Outcome::Done(_)), "{place} of round {round}"),
+            }
+        }
+        let stats = queue.stats(&tube).await;
+        assert_eq!((stats.tasks.taken, stats.calls.ack), (0, (round + 1) * 20));
+    }
+    if has_keys {
+        // The keys are free.
+        let again = (0..20).map(|place| keyed("y", &format!("key {}", 2 * place + 1))).collect();
+        let placed = queue.put_many(&tube, again).await;
+        assert!(placed.iter().all(|placed| !placed.existing));
+    }
+    assert_eq!(queue.stats(&tube).await.tasks.total(), if has_keys { 20 } else { 0 });
 }

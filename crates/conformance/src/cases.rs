@@ -31,7 +31,7 @@ macro_rules! conformance_suite {
             ack: by_lease, by_session, without_a_holder_while_taken, other_holders_are_refused,
                 an_absent_task_is_missing, an_earlier_lease_is_stale,
                 an_expired_lease_is_stale_before_the_tick, a_lease_is_valid_until_its_end,
-                a_batch_has_an_outcome_for_each;
+                a_batch_has_an_outcome_for_each, a_long_batch_may_mix_all_tasks;
             release: a_released_task_is_ready_and_counted, an_uncounted_release_leaves_no_trace,
                 a_delay_moves_due_and_ttl, kinds_without_times_ignore_the_delay,
                 only_the_holder_can_release, an_expired_lease_is_stale_before_the_tick,
