@@ -110,6 +110,10 @@ function Tube:kick(limit)
         self:set(task[1], 'r')
         kicked = kicked + 1
     end
+    if self.kind == 'utube' and kicked < limit then
+        -- As version 1.5.0 does.
+        box.begin()
+    end
     return kicked
 end
 

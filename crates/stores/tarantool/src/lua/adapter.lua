@@ -308,7 +308,9 @@ commands_by_number[6] = with_tube(function(c, tube, command)
 end)
 
 commands_by_number[7] = with_tube(function(c, tube, command)
-    local kicked = tube.raw:kick(math.min(tonumber(command[3]), 2 ^ 31))
+    -- For more than are buried, version 1.5.0 leaves the transaction of a tube with sub-queues open.
+    local buried = the_queue().statistics(tube.name).tasks.buried
+    local kicked = tube.raw:kick(math.min(tonumber(command[3]), buried))
     if kicked == nil then
         refuse_idle()
     end
