@@ -153,8 +153,9 @@ pub fn draw_stops_and_slow_disks(plan: &Plan, rng: &mut Rng) -> Vec<Fault> {
             true => FaultKind::StopServer(rng.usize(0..plan.servers)),
             false => FaultKind::SlowDisk(Duration::from_millis([2, 50, 2_000][rng.usize(0..3)])),
         };
-        let most = if rng.bool() { 2_000 } else { 40_000 };
-        let lasts = Duration::from_millis(rng.u64(1..most));
+        // A stop that is short is cut off, a long one has the time that it may take.
+        let millis = if rng.bool() { rng.u64(1..2_000) } else { rng.u64(16_000..30_000) };
+        let lasts = Duration::from_millis(millis);
         Fault { at: Duration::from_millis(rng.u64(0..length)), lasts, kind }
     };
     (0..rng.usize(0..=4)).map(|_| draw(rng)).collect()
@@ -226,6 +227,33 @@ impl FaultKind {
             FaultKind::CrashWorker(_) => FaultName::CrashWorker,
             FaultKind::StopWorker(_) => FaultName::StopWorker,
             FaultKind::FreezeWorker(_) => FaultName::FreezeWorker,
+        }
+    }
+
+    /// Whether it can disturb a server that is stopped.
+    pub fn disturbs(self, server: usize) -> bool {
+        match self {
+            FaultKind::CrashServer(of)
+            | FaultKind::StopServer(of)
+            | FaultKind::LosePower(of)
+            | FaultKind::FreezeServer(of)
+            | FaultKind::LoseReplies(of)
+            | FaultKind::RefuseServer(of)
+            | FaultKind::LoseNotifications(of)
+            | FaultKind::StepClock(of, _)
+            | FaultKind::CutConnections(of)
+            | FaultKind::SilenceConnections(of)
+            | FaultKind::SlowConnections(of)
+            | FaultKind::RefuseConnections(of) => of == server,
+            FaultKind::CrashDatabase
+            | FaultKind::SlowDatabase
+            | FaultKind::DiskErrors
+            | FaultKind::FullDisk
+            | FaultKind::ReadOnlyDisk
+            | FaultKind::SlowDisk(_) => true,
+            FaultKind::CrashWorker(_) | FaultKind::StopWorker(_) | FaultKind::FreezeWorker(_) => {
+                false
+            }
         }
     }
 

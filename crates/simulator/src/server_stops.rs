@@ -1,6 +1,6 @@
 //! Stops servers gracefully, and records how they ended.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use crate::effects::{FaultName, count_effects};
+use crate::faults::FaultKind;
 use crate::history::Moment;
 use crate::planted::PlantedFault;
 use crate::world::World;
@@ -32,15 +33,21 @@ pub struct ServerStop {
     pub is_alone: bool,
 }
 
-/// The stops of a run, and which other faults are active.
+/// The stops of a run, and which other faults can disturb them.
 #[derive(Default)]
 pub struct ServerStops {
     stopping: RefCell<BTreeMap<usize, Stopping>>,
     ended: RefCell<Vec<ServerStop>>,
-    active_faults: Cell<u32>,
+    disturbances: RefCell<BTreeMap<usize, Disturbance>>,
+}
+
+/// The faults that can disturb the stop of a server.
+#[derive(Clone, Copy, Default)]
+struct Disturbance {
+    active: u32,
     /// How many faults began or ended, and when the latest one ended.
-    changes: Cell<u64>,
-    latest_end: Cell<Option<Instant>>,
+    changes: u64,
+    latest_end: Option<Instant>,
 }
 
 #[derive(Clone, Copy)]
@@ -54,15 +61,23 @@ struct Stopping {
 
 impl ServerStops {
     /// Notes that a fault begins or ends.
-    pub fn note_fault(&self, begins: bool) {
-        self.changes.set(self.changes.get() + 1);
-        match begins {
-            true => self.active_faults.set(self.active_faults.get() + 1),
-            false => {
-                self.active_faults.set(self.active_faults.get() - 1);
-                self.latest_end.set(Some(Instant::now()));
+    pub fn note_fault(&self, kind: FaultKind, servers: usize, begins: bool) {
+        let mut all = self.disturbances.borrow_mut();
+        for server in (0..servers).filter(|server| kind.disturbs(*server)) {
+            let of_server = all.entry(server).or_default();
+            of_server.changes += 1;
+            match begins {
+                true => of_server.active += 1,
+                false => {
+                    of_server.active -= 1;
+                    of_server.latest_end = Some(Instant::now());
+                }
             }
         }
+    }
+
+    fn disturbance(&self, server: usize) -> Disturbance {
+        self.disturbances.borrow().get(&server).copied().unwrap_or_default()
     }
 
     /// Whether a server is asked to stop.
@@ -76,14 +91,15 @@ impl ServerStops {
     }
 
     /// The number of changes, if the stop that has just begun is the only fault.
-    fn quiet(&self) -> Option<u64> {
-        let is_over = self.latest_end.get().is_none_or(|end| end.elapsed() > AFTER_EFFECT);
-        (self.active_faults.get() == 1 && is_over).then(|| self.changes.get())
+    fn quiet(&self, server: usize) -> Option<u64> {
+        let Disturbance { active, changes, latest_end } = self.disturbance(server);
+        let is_over = latest_end.is_none_or(|end| end.elapsed() > AFTER_EFFECT);
+        (active == 1 && is_over).then_some(changes)
     }
 
     fn record(&self, server: usize, stopping: Stopping, ended: Option<Moment>) {
         let Stopping { begun, at, quiet, .. } = stopping;
-        let is_alone = quiet == Some(self.changes.get());
+        let is_alone = quiet == Some(self.disturbance(server).changes);
         let stop = ServerStop { server, begun, ended, lasted: at.elapsed(), is_alone };
         self.ended.borrow_mut().push(stop);
     }
@@ -97,7 +113,7 @@ impl World {
             incarnation: self.servers[server].incarnation(),
             begun: self.history.borrow_mut().moment(),
             at: Instant::now(),
-            quiet: self.stops.quiet(),
+            quiet: self.stops.quiet(server),
         };
         self.stops.stopping.borrow_mut().insert(server, stopping);
         let world = self.clone();

@@ -209,7 +209,7 @@ impl World {
             _ => {}
         }
         count_fault(kind.name());
-        self.stops.note_fault(true);
+        self.stops.note_fault(kind, self.servers.len(), true);
         self.storage.apply_fault(kind, true);
         if let Some(network) = &self.network {
             network.apply_fault(kind, true);
@@ -228,7 +228,7 @@ impl World {
         if let FaultKind::StopServer(server) = kind {
             self.end_stop(server);
         }
-        self.stops.note_fault(false);
+        self.stops.note_fault(kind, self.servers.len(), false);
         self.storage.apply_fault(kind, false);
         if let Some(network) = &self.network {
             network.apply_fault(kind, false);
