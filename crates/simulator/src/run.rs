@@ -168,6 +168,7 @@ async fn play(world: &Rc<World>, mask: &Mask) -> (Facts, bool) {
     let is_stuck = tokio::time::timeout(most, work).await.is_err();
     world.history.borrow_mut().note("the clients and the faults ended".into());
     if !is_stuck {
+        world.wait_for_servers().await;
         let end = tokio::time::timeout(Duration::from_secs(24 * 3_600), admin.finish()).await;
         if end.is_err() {
             admin.facts.late = Some("a call after the faults got no reply within a day".into());

@@ -25,6 +25,9 @@ use crate::workers::Workers;
 /// How long after a full disk a server may need to follow its wall clock, and before one on a slow disk.
 const CLOCK_LAG_MAX: Duration = Duration::from_secs(5);
 
+/// How long a server waits that could not open its store.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
+
 /// The faults that fill the disk.
 #[derive(Clone, Copy, Default)]
 struct FullDisk {
@@ -126,7 +129,7 @@ impl World {
             Err(OpenError::Unavailable { .. }) if self.faults_left.get() > 0 => {
                 let world = self.clone();
                 tokio::task::spawn_local(async move {
-                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    tokio::time::sleep(RESTART_PAUSE).await;
                     world.start_server(server);
                 });
                 return;
@@ -142,6 +145,14 @@ impl World {
         self.servers[server].start(store, self.storage.busy_until(), settings);
         self.recoveries.update(|count| count + u64::from(self.servers[server].incarnation() > 1));
         self.accept_connections(server);
+    }
+
+    /// Waits until all servers run again: one that could not open its store tries again every second.
+    pub async fn wait_for_servers(&self) {
+        let all_run = || self.servers.iter().all(SimulatedServer::is_up);
+        while !all_run() && self.open_failure.borrow().is_none() {
+            tokio::time::sleep(RESTART_PAUSE).await;
+        }
     }
 
     /// Ends the process of a server; false if there is none.
