@@ -97,15 +97,13 @@ impl DelayedIndex {
             steps::count(1);
             let period = period_ends.partition_point(|end| *end < chunk.dues.0);
             let Some(end) = period_ends.get(period) else { break };
-            if chunk.dues.1 <= *end {
-                if chunk.can_search(&sorted, &mut sorts_left) {
-                    let mut before = 0;
-                    for (key, at) in &sorted {
-                        before = chunk.before(before, *key);
-                        counts[*at][period] += before as u64;
-                    }
-                    continue;
+            if chunk.dues.1 <= *end && chunk.can_search(&sorted, &mut sorts_left) {
+                let mut before = 0;
+                for (key, at) in &sorted {
+                    before = chunk.before(before, *key);
+                    counts[*at][period] += before as u64;
                 }
+                continue;
             }
             for (due, id, pri) in &chunk.by_time {
                 steps::count(1);

@@ -103,7 +103,12 @@ impl CargoCommand {
     fn all_in(line: &str) -> Vec<Self> {
         let is_begin = |at: usize| {
             let before = line[..at].trim_end_matches(' ');
-            before.is_empty() || before.ends_with(['`', '$', '(']) || before.ends_with("&&")
+            let sets_variable =
+                before.split(' ').next_back().is_some_and(|word| word.contains('='));
+            before.is_empty()
+                || before.ends_with(['`', '$', '('])
+                || before.ends_with("&&")
+                || sets_variable
         };
         let found = line.match_indices("cargo ").filter(|(at, _)| is_begin(*at));
         let command = |(at, name): (usize, &str)| {
@@ -165,6 +170,7 @@ fn commands_that_cannot_work_are_found() {
         "cargo build -p taskyard --features embeded,tls",
         "cargo install --path crates/command",
         "`cargo xtask tests`",
+        "NAME=1 cargo xtask tests",
         "cargo biuld",
     ] {
         assert!(problem(wrong).is_some(), "{wrong}");

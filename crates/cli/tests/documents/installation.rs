@@ -41,6 +41,7 @@ impl DocumentRun {
         std::fs::create_dir(self.folder().join("wheels")).expect("a folder can be made");
         self.write("wheel.py", WHEEL);
         self.succeed("python wheel.py");
+        self.set("PIP_CONFIG_FILE", "/dev/null");
         self.set("PIP_NO_INDEX", "1");
         self.set("PIP_NO_CACHE_DIR", "1");
         self.set("PIP_FIND_LINKS", self.folder().join("wheels"));
@@ -68,11 +69,14 @@ impl DocumentRun {
         std::os::unix::fs::symlink("../typescript/bin/tsc", programs.join("tsc"))
             .expect("a link can be made");
         self.find_in(node.parent()?);
+        // Otherwise npm installs into the nearest folder above that has packages.
+        std::fs::create_dir(self.folder().join("node_modules")).expect("a folder can be made");
+        self.set("npm_config_userconfig", self.folder().join("no-npmrc"));
         self.set("npm_config_offline", "true");
         self.set("npm_config_cache", self.folder().join("cache"));
         self.run_as_script();
         let used = self.succeed("node -p 'require.resolve(\"taskyard\")'");
-        let own = source.join("dist");
+        let own = source.canonicalize().expect("the folder is there").join("dist");
         assert!(used.starts_with(&own.display().to_string()), "not that package: {used}");
         Some(())
     }

@@ -78,7 +78,10 @@ fn missing(found: &Value, shown: &Value, path: &str) -> Vec<String> {
         (Value::Object(_), Value::Object(fields)) => {
             let fields = fields.iter();
             fields
-                .flat_map(|(name, value)| missing(&found[name], value, &format!("{path}.{name}")))
+                .flat_map(|(name, value)| match found.get(name) {
+                    Some(found) => missing(found, value, &format!("{path}.{name}")),
+                    None => vec![format!("{path}.{name}: {value}, not there")],
+                })
                 .collect()
         }
         (Value::Array(items), Value::Array(others)) if items.len() == others.len() => {
@@ -140,7 +143,7 @@ fn an_upgraded_folder_goes_on_where_the_earlier_version_ended() {
 /// A test of the tests.
 #[test]
 fn a_lost_field_is_found() {
-    let shown = serde_json::json!({ "id": 1, "tasks": { "ready": 2 }, "data": [1, { "a": 2 }] });
+    let shown = serde_json::json!({ "id": 1, "tasks": { "ready": 2 }, "none": null, "data": [1, { "a": 2 }] });
     let mut found = shown.clone();
     found["more"] = 3.into();
     assert_eq!(missing(&found, &shown, ""), [""; 0]);
@@ -149,4 +152,6 @@ fn a_lost_field_is_found() {
         *found.pointer_mut(path).expect(path) = Value::Null;
         assert_eq!(missing(&found, &shown, "").len(), 1, "{path}");
     }
+    found.as_object_mut().expect("an object").remove("none");
+    assert_eq!(missing(&found, &shown, "").len(), 1, "a field without a value");
 }
