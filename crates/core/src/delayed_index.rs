@@ -93,6 +93,8 @@ impl DelayedIndex {
         sorted.sort_unstable();
         let mut counts = vec![vec![0; DELAYED_PERIODS]; keys.len()];
         let mut sorts_left = SORTED_MAX;
+        // How many tasks compared one by one go before this key of the sorted ones, and before no earlier one.
+        let mut compared = vec![[0; DELAYED_PERIODS]; keys.len() + 1];
         for chunk in &self.chunks {
             steps::count(1);
             let period = period_ends.partition_point(|end| *end < chunk.dues.0);
@@ -110,8 +112,15 @@ impl DelayedIndex {
                 let period = period_ends.partition_point(|end| end < due);
                 if period < DELAYED_PERIODS {
                     let behind = sorted.partition_point(|(key, _)| *key <= (*pri, *id));
-                    sorted[behind..].iter().for_each(|(_, at)| counts[*at][period] += 1);
+                    compared[behind][period] += 1;
                 }
+            }
+        }
+        let mut before = [0; DELAYED_PERIODS];
+        for ((_, at), more) in sorted.iter().zip(compared) {
+            for (period, more) in more.into_iter().enumerate() {
+                before[period] += more;
+                counts[*at][period] += before[period];
             }
         }
         counts.into_iter().map(delayed_ahead).collect()

@@ -13,8 +13,8 @@ use super::codec::{ByteReader, Unreadable, read_info};
 use super::extension::needs_keyring;
 use super::merge;
 use super::tasks::{
-    Detail, TaskHead, has_failures, is_apart, read_delivery, read_failures, read_finished,
-    read_held_key, read_shown, read_since, read_taken, read_task,
+    Detail, has_failures, is_apart, read_failures, read_finished, read_held_key, read_shown,
+    read_since, read_taken, read_task,
 };
 
 /// The state of a tube after a call.
@@ -233,39 +233,20 @@ impl AnswerParts {
         detail: Detail,
     ) -> Result<Vec<Task>, Unreadable> {
         let count = bytes.small()?;
-        if detail == Detail::Taken {
-            return self.taken(count, bytes);
-        }
         (0..count).map(|_| self.task(&mut bytes, detail)).collect()
     }
 
-    /// So many tasks that were just taken. Their heads are in these bytes or in the next part; or these bytes have a delivery, and
-    /// the next part has the ids of tasks with such deliveries.
-    fn taken(&mut self, count: u32, mut bytes: ByteReader<'_>) -> Result<Vec<Task>, Unreadable> {
-        let kind = bytes.byte()?;
-        let next = if kind == 0 { Vec::new() } else { self.text()? };
-        let common = if kind == 2 { Some(read_delivery(&mut bytes)?) } else { None };
-        let mut heads = if kind == 0 { bytes } else { ByteReader(&next) };
-        let tasks = (0..count).map(|place| {
-            let shown = match common {
-                Some(delivery) => delivery.of_place(place, TaskId(heads.big()?)),
-                None => read_taken(&mut heads)?,
-            };
-            self.recorded(shown, Detail::Taken).map(|(task, _)| task)
-        });
-        tasks.collect()
-    }
-
     fn task(&mut self, heads: &mut ByteReader<'_>, detail: Detail) -> Result<Task, Unreadable> {
-        self.recorded(read_shown(heads)?, detail).map(|(task, _)| task)
+        self.recorded(heads, detail).map(|(task, _)| task)
     }
 
-    /// A task with this head, and its record.
+    /// A task, and its record.
     fn recorded(
         &mut self,
-        shown: TaskHead<'_>,
+        heads: &mut ByteReader<'_>,
         detail: Detail,
     ) -> Result<(Task, Vec<u8>), Unreadable> {
+        let shown = if detail == Detail::Taken { read_taken(heads) } else { read_shown(heads) }?;
         let (record, is_kept) = (self.text()?, shown.is_kept());
         let apart = if detail != Detail::NoBodies && is_apart(&record)? {
             Some(self.text()?)
@@ -296,7 +277,7 @@ impl AnswerParts {
         }
         let count = bytes.small()?;
         let tasks = (0..count).map(|_| {
-            let (task, record) = self.recorded(read_shown(&mut bytes)?, Detail::Everything)?;
+            let (task, record) = self.recorded(&mut bytes, Detail::Everything)?;
             Ok(Peeked { task, since: read_since(&record)?, key: read_held_key(&record)? })
         });
         tasks.collect::<Result<_, _>>().map(Ok)
@@ -409,9 +390,6 @@ fn positions(mut bytes: ByteReader<'_>) -> Result<Reply, Unreadable> {
 
 fn placed(mut bytes: ByteReader<'_>, tasks: &[NewTask]) -> Result<Reply, Unreadable> {
     if needs_keyring(tasks) {
-        if let Some(first) = bytes.only_id() {
-            return Ok(Reply::Put(new_tasks(first, tasks.len()).collect()));
-        }
         let placed = (0..tasks.len()).map(|_| read_one(&mut bytes)).collect::<Result<_, _>>()?;
         let placed: Option<Vec<Placed>> = placed;
         return placed.map(Reply::Put).ok_or(Unreadable("a task of a put found no room"));
@@ -436,21 +414,11 @@ fn placed_apart(
     };
     if run.iter().any(|(_, command)| is_keyed(command)) {
         let capacity = bytes.big()?;
-        if let Some(first) = bytes.only_id() {
-            return Ok(new_tasks(first, run.len())
-                .map(|task| Ok(Reply::Put(vec![task])))
-                .collect());
-        }
         return run.iter().map(|_| Ok(reply(read_one(&mut bytes)?, capacity))).collect();
     }
     let (first, capacity) = (bytes.count()?, bytes.big()?);
     let mut placed = read_placed(first, bytes.rest());
     Ok(run.iter().map(|_| reply(placed.next(), capacity)).collect())
-}
-
-/// So many new tasks with consecutive ids, which are ready.
-fn new_tasks(first: u64, count: usize) -> impl Iterator<Item = Placed> {
-    (first..).take(count).map(|id| Placed { id: TaskId(id), state: State::Ready, existing: false })
 }
 
 /// One task of a put with keys; `None` if it found no room.

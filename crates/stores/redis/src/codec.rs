@@ -10,7 +10,7 @@ use taskyard_core::{
     TaskId, Timestamp, TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
-use super::extension::{encode_extension, needs_keyring, only_keys};
+use super::extension::{encode_extension, needs_keyring};
 use super::merge::{IndexedCommand, merge};
 
 /// A moment that never comes: later moments are not exact as doubles, and count as this.
@@ -204,14 +204,7 @@ fn put(tasks: &[NewTask], merged: bool) -> Vec<Vec<u8>> {
     header.push(b'P');
     header.extend((tasks.len() as u32).to_le_bytes());
     let owned = tasks.iter().any(|task| task.semaphore_priority.is_some());
-    let short = only_keys(tasks);
-    header.push(bits([owned, merged, needs_keyring(tasks), short.is_some()].into_iter()));
-    if let Some(keys) = short {
-        header.extend(keys);
-        return std::iter::once(header)
-            .chain(tasks.iter().map(|task| body_bytes(&task.body)))
-            .collect();
-    }
+    header.push(bits([owned, merged, needs_keyring(tasks)].into_iter()));
     let mut words = Vec::with_capacity(1 + tasks.len());
     words.push(Vec::new());
     for task in tasks {
@@ -319,12 +312,11 @@ fn acks(items: &[FinishItem], alive: &HashMap<SessionId, bool>) -> Option<Vec<u8
     let mut header = Vec::with_capacity(24 + 16 * items.len());
     header.extend([b'G', holder_number(&first, alive)]);
     header.extend((items.len() as u32).to_le_bytes());
-    header.push(u8::from(items.is_sorted_by(|one, next| one.id < next.id)));
     if let Holder::Session(session) = first {
         header.extend(session.0);
     }
-    header.extend(items.iter().flat_map(|item| item.id.0.to_be_bytes()));
-    for FinishItem { holder, finish, .. } in items {
+    for FinishItem { id, holder, finish } in items {
+        header.extend(id.0.to_be_bytes());
         if !matches!(finish, Finish::Ack | Finish::AckWithResult(_)) {
             return None;
         }
@@ -508,11 +500,6 @@ impl<'a> ByteReader<'a> {
         let (bytes, rest) = self.0.split_at_checked(size).ok_or(Unreadable("a text is cut"))?;
         self.0 = rest;
         Ok(bytes)
-    }
-
-    /// The id of which these bytes consist, if they are one.
-    pub fn only_id(&self) -> Option<u64> {
-        self.0.try_into().ok().map(u64::from_be_bytes)
     }
 
     /// Whether bytes are left.

@@ -1,6 +1,6 @@
 //! Encodes and reads the extensions of records (`lua/keys.lua`): what few tasks have.
 
-use taskyard_core::{HeldKey, Key, NewTask, OnConflict, Span};
+use taskyard_core::{HeldKey, Key, NewTask};
 
 use super::codec::{ByteReader, Unreadable, span_bytes};
 
@@ -56,55 +56,4 @@ pub(super) fn encode_extension(
         bytes.extend(key.as_str().as_bytes());
     }
     Some(bytes)
-}
-
-/// How the extension of a task begins that has only a key; the length of the key and the key follow.
-fn extension_beginning(unique_for: Span) -> [u8; 9] {
-    let mut bytes = [b'@'; 9];
-    bytes[1..].copy_from_slice(&span_bytes(unique_for));
-    bytes
-}
-
-/// The options of tasks that have a key and nothing else, if all keys are held equally long: whether they replace their holders, how their
-/// extensions begin, and the keys.
-pub(super) fn only_keys(tasks: &[NewTask]) -> Option<Vec<u8>> {
-    let first = tasks.first()?.key.as_ref()?;
-    let (replaces, unique_for) = (first.on_conflict == OnConflict::Replace, first.held.unique_for);
-    let mut bytes = Vec::with_capacity(10 + 16 * tasks.len());
-    bytes.push(u8::from(replaces));
-    bytes.extend(extension_beginning(unique_for));
-    for task in tasks {
-        let key = task.key.as_ref()?;
-        let is_alike =
-            (key.on_conflict == OnConflict::Replace, key.held.unique_for) == (replaces, unique_for);
-        if !is_alike || has_other_options(task) {
-            return None;
-        }
-        let key = key.held.key.as_str().as_bytes();
-        bytes.push(key.len() as u8);
-        bytes.extend(key);
-    }
-    Some(bytes)
-}
-
-/// Whether a task has options besides its key.
-fn has_other_options(task: &NewTask) -> bool {
-    let NewTask {
-        body: _,
-        key: _,
-        pri,
-        ttl,
-        ttr,
-        delay,
-        at,
-        subqueue,
-        semaphore_priority,
-        attempts_max,
-    } = task;
-    let times = ttl.is_some() || ttr.is_some() || delay.is_some() || at.is_some();
-    times
-        || pri.is_some()
-        || subqueue.is_some()
-        || semaphore_priority.is_some()
-        || attempts_max.is_some()
 }

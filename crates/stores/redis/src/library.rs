@@ -36,7 +36,7 @@ fn files() -> String {
         &block(&[file("take.lua")]),
         file("release.lua"),
         &block(&[file("finish.lua")]),
-        &block(&["plain.lua", "plain_take.lua", "plain_ack.lua"].map(file)),
+        &block(&[file("plain.lua")]),
         &block(&[file("tick.lua")]),
         &block(&[file("upgrade.lua")]),
         file("tubes.lua"),

@@ -47,27 +47,13 @@ impl TaskHead<'_> {
     }
 }
 
-#[derive(Clone, Copy)]
-pub(super) struct Delivery<'a> {
+struct Delivery<'a> {
     until: Timestamp,
     session: Option<SessionId>,
     start: Timestamp,
     lease: Lease,
     /// The name of the worker; empty if it gave none.
     worker: &'a [u8],
-}
-
-impl<'a> Delivery<'a> {
-    /// The head of a task that was just taken with this delivery.
-    fn of(self, id: TaskId) -> TaskHead<'a> {
-        TaskHead { id, reason: 1, state: 1, delivery: Some(self), next_token: None }
-    }
-
-    /// The same where this is the first of equal deliveries with consecutive leases, and the task is at this place of them.
-    pub fn of_place(mut self, place: u32, id: TaskId) -> TaskHead<'a> {
-        self.lease.0 = self.lease.0.saturating_add(place.into());
-        self.of(id)
-    }
 }
 
 /// The head of one task that is shown.
@@ -82,10 +68,10 @@ pub(super) fn read_shown<'a>(bytes: &mut ByteReader<'a>) -> Result<TaskHead<'a>,
 /// The head of a task that was just taken, which has only its delivery.
 pub(super) fn read_taken<'a>(bytes: &mut ByteReader<'a>) -> Result<TaskHead<'a>, Unreadable> {
     let (id, delivery) = (TaskId(bytes.big()?), read_delivery(bytes)?);
-    Ok(delivery.of(id))
+    Ok(TaskHead { id, reason: 1, state: 1, delivery: Some(delivery), next_token: None })
 }
 
-pub(super) fn read_delivery<'a>(bytes: &mut ByteReader<'a>) -> Result<Delivery<'a>, Unreadable> {
+fn read_delivery<'a>(bytes: &mut ByteReader<'a>) -> Result<Delivery<'a>, Unreadable> {
     let (flags, _apart) = (bytes.byte()?, bytes.byte()?);
     let (until, session, start) = (bytes.moment()?, bytes.array()?, bytes.moment()?);
     let lease = Lease(bytes.big()?);

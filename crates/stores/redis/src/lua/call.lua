@@ -13,18 +13,14 @@ function Call:answer(text)
     self.answers[#self.answers + 1] = text
 end
 
-local prefix_of
+local last_base, last_prefix
 
-do
-    local last_base, last_prefix
-
-    -- The prefix of all keys, from the prefix of a tube's keys.
-    function prefix_of(base)
-        if base ~= last_base then
-            last_base, last_prefix = base, string.match(base, '^{([^:]*):')
-        end
-        return last_prefix
+-- The prefix of all keys, from the prefix of a tube's keys.
+local function prefix_of(base)
+    if base ~= last_base then
+        last_base, last_prefix = base, string.match(base, '^{([^:]*):')
     end
+    return last_prefix
 end
 
 -- The first arguments are the moment (or nothing), the epoch, the channel for notices (or nothing) and the server that calls.
@@ -80,7 +76,7 @@ end
 
 -- Reads what several commands of a call need in one step.
 local function prefetch(tube, call)
-    local args, place, ids, all_acks = call.args, call.next, {}, {}
+    local args, place, ids, acked = call.args, call.next, {}, {}
     while place <= #args do
         local header = args[place]
         local verb = string.sub(header, 1, 1)
@@ -97,16 +93,16 @@ local function prefetch(tube, call)
             local acks = read_acks(header)
             call.acks = call.acks or {}
             call.acks[header] = acks
-            all_acks[#all_acks + 1] = acks
+            for _, id in ipairs(acks.ids) do
+                acked[#acked + 1] = id
+            end
         end
     end
-    if tube.options.plain then
-        plain.load(tube, all_acks)
-        return
-    end
-    load(tube, ids)
-    for _, acks in ipairs(all_acks) do
-        load(tube, acks.ids)
+    if not tube.options.plain then
+        load(tube, ids)
+        load(tube, acked)
+    elseif #acked > 0 then
+        plain.load(tube, acked)
     end
 end
 

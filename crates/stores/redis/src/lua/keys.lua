@@ -8,6 +8,8 @@
 
 -- An extension begins with one of these: it has an own number of attempts, a key, or both.
 local OWN_ATTEMPTS, BOTH, KEY = 35, 38, 64
+-- The options of a put that gives only an extension, and the position of the key, counted from them, if that has only a key.
+local ONLY_EXTENSION, KEY_AT = 128, 13
 -- Redis scans small hashes as long as no field is long. No key has a control character.
 local LARGE = '\0' .. TALL
 -- Free keys of ended tasks are removed in groups: when the clock is at a multiple of this.
@@ -247,14 +249,23 @@ function keyring.done_ids(tube, key)
     return found
 end
 
--- The short form of a put in which each task has a key that is held equally long, and nothing else: after the options of the put whether
--- keys replace their holders, how the extensions begin, and the keys, each with its length before it.
-local BEGINNING_BYTES = 9
-local KEYS_AT = PUT_ITEMS_AT + 1 + BEGINNING_BYTES
-
--- The keys of a put in the short form, and how their extensions begin.
+-- The keys of the tasks of a put, if each has a key and no other option, and for each how its extension begins: most are equal.
 local function read_keys(header, size)
-    return read_texts('Bc0', size, header, KEYS_AT), string.sub(header, PUT_ITEMS_AT + 1, KEYS_AT - 1)
+    local keys, beginnings, place, last, beginning, length = {}, {}, PUT_ITEMS_AT, nil, nil, 0
+    for item = 1, size do
+        local options = string.sub(header, place, place + KEY_AT - 2)
+        if options ~= last then
+            local given, _, sign = string.byte(options, 1, 3)
+            if given ~= ONLY_EXTENSION or sign ~= KEY then
+                return nil
+            end
+            last, beginning, length = options, string.sub(options, 3), string.byte(options, KEY_AT - 1)
+        end
+        beginnings[item] = beginning
+        place = place + KEY_AT - 1 + length
+        keys[item] = string.sub(header, place - length, place - 1)
+    end
+    return keys, beginnings
 end
 
 -- Whether one of these keys is stored.
@@ -280,10 +291,9 @@ local function hold_all(tube, keys, ids)
     elseif has_stored(order, keys) then
         return false
     end
-    local values, added, listed = {}, 0, 0
+    local values, added = {}, 0
     for place = 1, size do
-        values[listed + 1], values[listed + 2] = keys[place], ids[place]
-        listed = listed + 2
+        values[2 * place - 1], values[2 * place] = keys[place], ids[place]
     end
     for first = 1, #values, VALUES_MAX do
         added = added + redis.call('HSET', order, unpack(values, first, math.min(first + VALUES_MAX - 1, #values)))
@@ -294,23 +304,10 @@ local function hold_all(tube, keys, ids)
     return added == size
 end
 
--- The options of each task of a put in the short form, and their keys.
-local function keyed_items(header, size)
-    local items, replaces, keys, beginning = {}, string.byte(header, PUT_ITEMS_AT) == 1, read_keys(header, size)
-    for item, key in ipairs(keys) do
-        items[item] = { replaces = replaces }
-        keyring.read_extension(items[item], beginning .. string.char(#key) .. key, 1)
-    end
-    return items, keys
-end
-
 -- The options of each task of a put; the holders of their keys are loaded.
-local function read_items(tube, header, size, is_short)
+local function read_items(tube, header, size)
     local items, keys, place = {}, {}, PUT_ITEMS_AT
-    if is_short then
-        items, keys = keyed_items(header, size)
-    end
-    for item = #items + 1, size do
+    for item = 1, size do
         items[item], place = read_new(header, place)
         keys[#keys + 1] = items[item].key
     end
@@ -436,27 +433,27 @@ local function put_slowly(tube, call, items, first, singles)
     return table.concat(texts)
 end
 
--- Puts tasks in the short form, which are most, into a plain tube. Nothing is done if a key is held, or is not alone. Answers the first id:
--- all tasks are new and ready.
+-- Puts tasks with keys and no other options, which are most, into a plain tube. Nothing is done if a key is held, or is not alone.
 local function put_plainly(tube, call, header, first, size)
-    local ids, keys, beginning = plain.extended_ids(tube, size), read_keys(header, size)
-    if not ids or not hold_all(tube, keys, ids) then
+    local ids, keys, beginnings = plain.extended_ids(tube, size), read_keys(header, size)
+    if not ids or not keys or not hold_all(tube, keys, ids) then
         return nil
     end
-    plain.put_keyed(tube, ids, keys, beginning, call.args, first)
+    plain.put_keyed(tube, ids, keys, beginnings, call.args, first)
     tube.numbers[NEXT_ID] = tube.numbers[NEXT_ID] + size
     count(tube, 'put', size)
-    return ids[1]
+    return '\0' .. table.concat(ids, '\0')
 end
 
 -- Puts tasks of which some have a key or their own number of attempts. Answers the state and the id of each.
-function keyring.put(tube, call, header, first, size, singles, is_short)
+function keyring.put(tube, call, header, first, size, singles)
     local capacity, is_near_end = tube.options.capacity, tube.numbers[NEXT_ID] + size > TASK_ID_MAX
     keyring.mark(tube)
-    local placed = is_short and tube.options.plain and not capacity and not is_near_end and put_plainly(tube, call, header, first, size)
+    local placed = tube.options.plain and not capacity and not is_near_end and size > 0
+        and put_plainly(tube, call, header, first, size)
     if not placed then
         plain.leave(tube)
-        local items = read_items(tube, header, size, is_short)
+        local items = read_items(tube, header, size)
         local added = (capacity or is_near_end) and count_added(tube, items) or 0
         if capacity and not singles and added > math.max(capacity - total(tube), 0) then
             return call:answer('\2' .. tube.options.capacity_bytes)

@@ -4,6 +4,13 @@
 -- Writes that are collected and not sent yet are the pending lists. Within them a task is put, or taken, or acked after it was taken: so
 -- removals are sent last. Any other command, and code that reads an order, sends the pending lists first.
 
+-- Most tasks that a take reads together.
+local WINDOW_MAX = 500
+-- Flags, whether the body is apart, the end of a delivery, three numbers that are its session and its start, its lease, and whether the
+-- task has failures, and a key or its own number of attempts; the position of the session.
+local HELD = '<BBddddc8B'
+local SESSION_AT, MORE_AT = 11, 43
+
 -- The pending lists of this tube; noted changes of the slow path are written first.
 local function pending_of(tube)
     if not tube.pending then
@@ -34,15 +41,14 @@ local function list(pending, name)
     return found
 end
 
--- The deadlines to add. First is the member that makes Redis use a skip list: it scans small orders.
-local function deadlines_of(pending)
-    pending.w = pending.w or { '+inf', TALL }
-    return pending.w
-end
-
 -- Adds a deadline of a task.
 local function add_deadline(pending, moment, id)
-    local w = deadlines_of(pending)
+    local w = pending.w
+    if not w then
+        -- First the member that makes Redis use a skip list: it scans small orders.
+        w = { '+inf', TALL }
+        pending.w = w
+    end
     local size = #w
     w[size + 1], w[size + 2] = moment, id
 end
@@ -224,19 +230,19 @@ function plain.extended_ids(tube, size)
     return template.ready and not template.timer and numbered(tube.numbers[NEXT_ID], size)
 end
 
--- Puts such tasks with these keys, whose extensions begin so.
-function plain.put_keyed(tube, ids, keys, beginning, args, first)
+-- Puts such tasks, whose extensions begin so and end with these keys.
+function plain.put_keyed(tube, ids, keys, beginnings, args, first)
     local pending = tube.pending
     local template = pending.templates.extended_template
     local t, r, pri = list(pending, 't'), list(pending, 'r'), template.pri
     local before, listed, ordered = template.before .. pri .. template.behind, #t, #r
-    local key_size, size, opening = -1, -1, nil
+    local last, size, opening = nil, -1, nil
     for item = 1, #ids do
-        local id, body, key = ids[item], args[first + item - 1], keys[item]
-        if #key ~= key_size or #body ~= size then
+        local id, body, key, beginning = ids[item], args[first + item - 1], keys[item], beginnings[item]
+        if beginning ~= last or #body ~= size then
             -- Keys and bodies of one put often have the same length.
-            key_size, size = #key, #body
-            opening = before .. struct.pack('<I4I4', #beginning + 1 + key_size, size - 4) .. beginning .. string.char(key_size)
+            last, size = beginning, #body
+            opening = before .. struct.pack('<I4I4', #beginning + #key, size - 4) .. beginning
         end
         t[listed + 1] = id
         if size - 4 <= INLINE_MAX then
@@ -281,4 +287,307 @@ function plain.states(tube, size, delayed)
         states[item] = '\2'
     end
     return table.concat(states)
+end
+
+-- Reads the first tasks of the order, for all takes of this call.
+local function read_window(tube, call, want)
+    flush(tube)
+    local size = math.min(math.max(want, call.wanted), WINDOW_MAX)
+    local ids, records = redis.call('ZRANGE', tube.base .. ':r', '0', size - 1), {}
+    for place = 1, #ids do
+        ids[place] = string.sub(ids[place], 9)
+    end
+    if #ids > 0 then
+        records = redis.call('HMGET', tube.base .. ':t', unpack(ids))
+    end
+    tube.pending.window = { ids = ids, records = records, next = 1, last = #ids < size }
+    return tube.pending.window
+end
+
+-- The delivery of a task without its lease and its tail. Most deliveries of a call are equal, so the last one is reused.
+local function delivery_of(tube, how, expires, ttr, apart)
+    local ending, last = later(tube.now, how.lease >= 0 and how.lease or ttr), tube.pending.last
+    if tube.options.ttl_kills_taken then
+        ending = math.min(ending, expires)
+    end
+    if not last or last.ending ~= ending or last.flags ~= how.flags or last.session ~= how.session or last.apart ~= apart then
+        last = { ending = ending, flags = how.flags, session = how.session, apart = apart }
+        last.score = ending ~= NEVER and score_text(ending)
+        last.text = struct.pack('<BBdc16d', how.flags, apart and 1 or 0, ending, how.session, tube.now)
+        tube.pending.last = last
+    end
+    return last
+end
+
+-- Adds what few deliveries have: a deadline to remove, or a session.
+local function add_delivery_rest(pending, like, id, expires)
+    if expires ~= NEVER and not like.score then
+        local gone = list(pending, 'gone_w')
+        gone[#gone + 1] = id
+    end
+    if like.flags >= HAS_SESSION then
+        local s = list(pending, 's')
+        s[#s + 1] = '0'
+        s[#s + 1] = like.session .. id
+    end
+end
+
+-- The size of the body of a plain tube's task, and whether it is apart.
+local function bytes_of(record)
+    local bytes = struct.unpack('<I4', record, RECORD_BYTES - 3)
+    return bytes, bytes > INLINE_MAX
+end
+
+-- The size of the body of a plain tube's task; negative if that is apart.
+local function inline_bytes(record)
+    local bytes, is_apart = bytes_of(record)
+    return is_apart and -1 or bytes
+end
+
+-- The tail of the delivery of a task with an extension; this is the one of a task without.
+local function extended(tail)
+    return '\2' .. string.sub(tail, 2)
+end
+
+-- Delivers one task; its record is answered, its id and delivery are added to x.
+local function deliver(tube, pending, how, id, record, lease, answers)
+    local attempts, _, _, expires, ttr = struct.unpack('<ddddd', record, ATTEMPTS_AT)
+    if expires <= tube.now then
+        return false
+    end
+    local bytes, apart = bytes_of(record)
+    how.bytes = how.bytes + bytes
+    if how.bytes > BATCH_BYTES_MAX and how.taken > 0 and how.singles == 0 then
+        how.full = true
+        return false
+    end
+    local like, x, size = delivery_of(tube, how, expires, ttr, apart), pending.x, #pending.x
+    local tail = how.tails and how.tails[how.taken + 1] or how.tail
+    local fraction = attempts % 1
+    if fraction > 0 then
+        -- It has failures, or an extension.
+        tail = string.char((fraction >= FAILED and 1 or 0) + (fraction % FAILED > 0 and 2 or 0)) .. string.sub(tail, 2)
+    end
+    x[size + 1], x[size + 2] = id, like.text .. lease .. tail
+    if like.score then
+        -- From now on this is its only deadline.
+        add_deadline(pending, like.score, id)
+    end
+    if like.flags >= HAS_SESSION or expires ~= NEVER then
+        add_delivery_rest(pending, like, id, expires)
+    end
+    answers[#answers + 1] = record
+    if apart then
+        -- Reading the window has written the puts of this call.
+        answers[#answers + 1] = redis.call('HGET', tube.base .. ':b', id) or ''
+    end
+    return true
+end
+
+-- The delivery of all ordinary tasks of a take, if it can be known before.
+local function usual_delivery(tube, how)
+    if how.lease >= 0 and how.session == NO_SESSION and not tube.options.ttl_kills_taken then
+        local usual = delivery_of(tube, how, NEVER, 0, false)
+        return usual.score and usual
+    end
+end
+
+-- Delivers tasks of the window, at most as many as requested. Expired tasks also leave the order, once, and wait for the tick that
+-- removes them.
+local function take_from(tube, pending, window, how, want, answers)
+    local ids, records, place, taken = window.ids, window.records, window.next, how.taken
+    local first, leases = taken, numbered(how.number + taken, math.min(#ids - place + 1, want - taken))
+    local x, usual, tail, tails = pending.x, usual_delivery(tube, how), how.tail, how.tails
+    local extended_tail = usual and not tails and extended(tail)
+    while place <= #ids and taken < want do
+        local id, record = ids[place], records[place]
+        -- The numbers between them are the priority and the moment of the put.
+        local attempts, _, _, expires = struct.unpack('<dddd', record, ATTEMPTS_AT)
+        local bytes, ordinary = #record - RECORD_BYTES - 4, tails and tails[taken + 1] or tail
+        if attempts % 1 > 0 then
+            -- It has failures, or an extension.
+            bytes, ordinary = inline_bytes(record), attempts % 1 == EXTENDED and extended_tail
+        end
+        if usual and ordinary and bytes >= 0 and how.bytes + bytes <= BATCH_BYTES_MAX and expires == NEVER then
+            -- The same as below, but faster.
+            local size = #x
+            taken = taken + 1
+            x[size + 1], x[size + 2] = id, usual.text .. leases[taken - first] .. ordinary
+            add_deadline(pending, usual.score, id)
+            answers[#answers + 1] = record
+            how.taken, how.bytes = taken, how.bytes + bytes
+        elseif deliver(tube, pending, how, id, record, leases[taken - first + 1], answers) then
+            taken = taken + 1
+            how.taken = taken
+        elseif how.full then
+            break
+        end
+        place = place + 1
+    end
+    pending.consumed = pending.consumed + place - window.next
+    window.next = place
+end
+
+-- Answers the taken tasks as pairs of ids and deliveries, as they are listed, and then their records.
+function plain.take(tube, call, how, want)
+    local pending, answers, shown = pending_of(tube), call.answers, {}
+    local head = #answers + 1
+    answers[head] = ''
+    how.flags = (how.lease >= 0 and EXPLICIT or 0) + (how.session ~= NO_SESSION and HAS_SESSION or 0)
+    while how.taken < want and not how.full do
+        local window = pending.window
+        if not window or (window.next > #window.ids and not window.last) then
+            window = read_window(tube, call, want - how.taken)
+        end
+        if window.next > #window.ids then
+            break
+        end
+        local x = list(pending, 'x')
+        local listed = #x
+        take_from(tube, pending, window, how, want, answers)
+        shown[#shown + 1] = table.concat(x, '', listed + 1)
+    end
+    count(tube, 'take', how.taken)
+    answers[head] = '\0' .. struct.pack('<I4', how.taken) .. (#shown == 1 and shown[1] or table.concat(shown))
+end
+
+-- Reads the deliveries of these ids, unless they are loaded.
+function plain.load(tube, ids)
+    local deliveries, unknown = pending_of(tube).deliveries, {}
+    for place = 1, #ids do
+        if deliveries[ids[place]] == nil then
+            unknown[#unknown + 1] = ids[place]
+        end
+    end
+    for first = 1, #unknown, VALUES_MAX do
+        local last = math.min(first + VALUES_MAX - 1, #unknown)
+        local found = redis.call('HMGET', tube.base .. ':x', unpack(unknown, first, last))
+        for place = 1, #found do
+            deliveries[unknown[first + place - 1]] = found[place]
+        end
+    end
+end
+
+-- The delivery of a task that had none when it was read: this call may have taken it. If there is none, answers the outcome of an ack.
+local function reload_delivery(tube, id)
+    flush(tube)
+    local delivery = redis.call('HGET', tube.base .. ':x', id)
+    if delivery then
+        return delivery
+    end
+    return nil, redis.call('HEXISTS', tube.base .. ':t', id) == 1 and STALE_ITEM or MISSING_ITEM
+end
+
+-- Reads the records of finished tasks with an extension.
+local function read_extended(tube, ids)
+    local deliveries, extended, records = tube.pending.deliveries, {}, {}
+    for place = 1, #ids do
+        local delivery = deliveries[ids[place]]
+        if delivery and string.byte(delivery, MORE_AT) >= 2 then
+            extended[#extended + 1] = ids[place]
+        end
+    end
+    for first = 1, #extended, VALUES_MAX do
+        local last = math.min(first + VALUES_MAX - 1, #extended)
+        for place, record in ipairs(redis.call('HMGET', tube.base .. ':t', unpack(extended, first, last))) do
+            records[extended[first + place - 1]] = record
+        end
+    end
+    tube.pending.records = records
+end
+
+-- The key of a finished task with an extension is free, or held for some time.
+local function finish_key(tube, id)
+    local record = tube.pending.records[id]
+    if record == nil then
+        record = redis.call('HGET', tube.base .. ':t', id)
+    end
+    if record then
+        keyring.finish_record(tube, id, record)
+    end
+end
+
+-- Adds what few finished tasks have: a session, a body apart, failures.
+local function add_finished_rest(pending, id, flags, apart, failed, delivery)
+    if flags >= HAS_SESSION then
+        local s = list(pending, 'gone_s')
+        s[#s + 1] = string.sub(delivery, SESSION_AT, SESSION_AT + 15) .. id
+    end
+    if apart == 1 then
+        local b = list(pending, 'gone_b')
+        b[#b + 1] = id
+    end
+    if failed then
+        local f = list(pending, 'gone_f')
+        f[#f + 1] = id
+    end
+end
+
+-- Keeps a task as done. Its record is read when the pending lists are sent.
+local function keep(tube, id, delivery, start, result)
+    local size, worker = string.byte(delivery, WORKER_AT - 1), ''
+    if size > 0 then
+        worker = string.sub(delivery, WORKER_AT, WORKER_AT + size - 1)
+    end
+    done_tasks.note(tube, id, done_tasks.ended(tube, start, worker), result)
+end
+
+-- Acks one task with this delivery, if the caller holds it.
+local function ack_one(tube, pending, id, delivery, acks, place)
+    local flags, apart, ending, _, _, start, held, more = struct.unpack(HELD, delivery)
+    local holder = acks.holder
+    if ending <= tube.now then
+        return STALE_ITEM
+    elseif holder == BY_LEASE then
+        if held ~= acks.leases[place] then
+            return STALE_ITEM
+        end
+    elseif holder ~= BY_ANY_CALLER then
+        local session = string.sub(delivery, SESSION_AT, SESSION_AT + 15)
+        if holder ~= BY_SESSION or flags < HAS_SESSION or session ~= acks.who then
+            return STALE_ITEM
+        end
+    end
+    local gone = list(pending, 'gone')
+    gone[#gone + 1] = id
+    pending.deliveries[id] = false
+    if ending ~= NEVER then
+        local w = list(pending, 'gone_w')
+        w[#w + 1] = id
+    end
+    if more >= 2 then
+        finish_key(tube, id)
+    end
+    if pending.keeps_done then
+        keep(tube, id, delivery, start, acks.results and acks.results[place])
+        -- Its body and its failures stay where they are.
+        apart, more = 0, 0
+    end
+    if flags >= HAS_SESSION or apart == 1 or more > 0 then
+        add_finished_rest(pending, id, flags, apart, more % 2 == 1, delivery)
+    end
+    return DONE_ITEM
+end
+
+function plain.ack(tube, call, acks)
+    plain.load(tube, acks.ids)
+    if tube.options.keyed then
+        read_extended(tube, acks.ids)
+    end
+    local pending, ids, outcomes, done = tube.pending, acks.ids, {}, 0
+    for place = 1, #ids do
+        local id, outcome = ids[place], nil
+        local delivery = pending.deliveries[id]
+        if not delivery then
+            delivery, outcome = reload_delivery(tube, id)
+        end
+        outcome = outcome or ack_one(tube, pending, id, delivery, acks, place)
+        done = done + (outcome == DONE_ITEM and 1 or 0)
+        outcomes[place] = outcome
+    end
+    -- Callers that wait for room may continue.
+    tube.notify = tube.notify or done > 0 and tube.options.capacity
+    tube.numbers[DONE] = tube.numbers[DONE] + done
+    count(tube, 'ack', done)
+    call:answer('\0' .. table.concat(outcomes))
 end

@@ -93,8 +93,7 @@ local function put_each(tube, call, header, first, size)
 end
 
 -- The header has the number of tasks; whether one has a priority for the semaphore (1), whether these are puts of one task each (2; otherwise
--- all or none are put), whether one has a key or its own number of attempts (4), and whether the options are in the short form (8, keys.lua);
--- and the options of each. The bodies follow the header.
+-- all or none are put), and whether one has a key or its own number of attempts (4); and the options of each. The bodies follow the header.
 function verbs.put(tube, header, call)
     local size, flags = struct.unpack('<I4B', header, 2)
     local first, singles = call.next, flags % 4 >= 2
@@ -103,7 +102,7 @@ function verbs.put(tube, header, call)
         return call:answer('\14')
     end
     if flags >= 4 then
-        return keyring.put(tube, call, header, first, size, singles, flags >= 8)
+        return keyring.put(tube, call, header, first, size, singles)
     end
     local capacity = tube.options.capacity
     local room = capacity and math.max(capacity - total(tube), 0) or size

@@ -9,20 +9,21 @@ local ITEM = '<c8Bc16BdB'
 local ITEM_BYTES = 35
 local FAIL, ACK_WITH_RESULT, FAIL_BY_POLICY = 4, 5, 6
 
--- Acks of one kind of holder: after their number whether their ids ascend, and the session, if it is a session; then the ids, their
--- leases, if it is a lease, and the result of each, if one has any.
+-- Acks of one kind of holder: after their number the session, if it is a session; then the ids, each with its lease, if it is a lease; then
+-- the result of each, if one has any.
 local function read_acks(header)
-    local holder, size, ascends = struct.unpack('<BI4B', header, 2)
-    local acks, place = { holder = holder, ascends = ascends == 1, leases = {} }, 8
-    if holder ~= BY_LEASE and holder ~= BY_ANY_CALLER then
+    local holder, size = struct.unpack('<BI4', header, 2)
+    local acks, place, step = { holder = holder, ids = {}, leases = {} }, 7, 8
+    if holder == BY_LEASE then
+        step = 16
+    elseif holder ~= BY_ANY_CALLER then
         acks.who = string.sub(header, place, place + 15)
         place = place + 16
     end
-    acks.ids = read_texts('c8', size, header, place)
-    place = place + 8 * size
-    if holder == BY_LEASE then
-        acks.leases = read_texts('c8', size, header, place)
-        place = place + 8 * size
+    for item = 1, size do
+        acks.ids[item] = string.sub(header, place, place + 7)
+        acks.leases[item] = step == 16 and string.sub(header, place + 8, place + 15) or nil
+        place = place + step
     end
     if place <= #header then
         acks.results = {}

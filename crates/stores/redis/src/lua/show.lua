@@ -74,7 +74,12 @@ end
 
 -- The ids at this position of a header.
 local function read_ids(header, place)
-    return read_texts('c8', struct.unpack('<I4', header, place), header, place + 4)
+    local size, ids = struct.unpack('<I4', header, place), {}
+    for item = 1, size do
+        local from = place + 4 + (item - 1) * 8
+        ids[item] = string.sub(header, from, from + 7)
+    end
+    return ids
 end
 
 -- Shows tasks completely: after the record and the body of a task come its failures, if it has any, and how it ended, if it is done.

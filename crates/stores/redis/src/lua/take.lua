@@ -127,5 +127,5 @@ function verbs.take(tube, header, call)
         show(tube, shown, id, REASONS.running)
         shown.heads[place] = id .. encode_delivery(tube.tasks[id])
     end
-    answer_shown(call, '\0' .. struct.pack('<I4B', #taken, 0), shown)
+    answer_shown(call, '\0' .. struct.pack('<I4', #taken), shown)
 end

@@ -45,39 +45,6 @@ local DELIVERY = '<BBdc16dc8'
 local DELIVERY_WITH_LENGTH = '<BBdc16dc8xB'
 local WORKER_AT = 45
 
--- Most values of one command, or of one format; the stack of Lua has room for a few thousand.
-local VALUES_MAX = 1000
-
-local read_texts
-
-do
-    -- The format that read the last texts: it is mostly the same.
-    local last_kind, last_size, last_format
-
-    -- So many texts, each in this format, at this position. One call for all of them takes half of the time of a call for each.
-    function read_texts(kind, size, text, place)
-        local found = {}
-        for first = 1, size, VALUES_MAX do
-            local count = math.min(VALUES_MAX, size - first + 1)
-            if kind ~= last_kind or count ~= last_size then
-                last_kind, last_size, last_format = kind, count, string.rep(kind, count)
-            end
-            local some = { struct.unpack(last_format, text, place) }
-            -- Behind the texts is the position behind them.
-            place = some[count + 1]
-            some[count + 1] = nil
-            if first == 1 then
-                found = some
-            else
-                for item = 1, count do
-                    found[first + item - 1] = some[item]
-                end
-            end
-        end
-        return found
-    end
-end
-
 -- The text is cached until the task changes: an answer shows what is written afterwards.
 local function encode(task)
     if not task.text then

@@ -5,6 +5,8 @@
 --
 -- Changes are noted and written together in as few commands as possible, because each command goes to the log of Redis.
 
+-- Most values of one command; the stack of Lua has room for a few thousand.
+local VALUES_MAX = 1000
 -- Most tasks that are read together.
 local TAKE_STEP = 200
 
