@@ -147,10 +147,11 @@ impl World {
         self.accept_connections(server);
     }
 
-    /// Waits until all servers run again: one that could not open its store tries again every second.
+    /// Waits until all servers run again: one that could not open its store tries again every second. One that has panicked never does.
     pub async fn wait_for_servers(&self) {
         let all_run = || self.servers.iter().all(SimulatedServer::is_up);
-        while !all_run() && self.open_failure.borrow().is_none() {
+        let until = Instant::now() + 5 * RESTART_PAUSE;
+        while !all_run() && self.open_failure.borrow().is_none() && Instant::now() < until {
             tokio::time::sleep(RESTART_PAUSE).await;
         }
     }
