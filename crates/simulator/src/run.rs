@@ -36,7 +36,7 @@ pub struct RunReport {
     pub simulated: Duration,
     /// How many servers and databases crashed.
     pub crashes: u64,
-    /// How often a server started again after its crash, recovered its data and served.
+    /// How often a server started again after a crash or a stop, recovered its data and served.
     pub recoveries: u64,
     /// Which faults happened and what they did.
     pub faults: FaultCounts,

@@ -180,7 +180,7 @@ impl FileContent {
         }
     }
 
-    /// Leaves what a power failure leaves: each page that was not synced is new, old or torn.
+    /// Leaves what a power failure leaves: each page that was not synced is new, old or torn. Returns how many are not new.
     pub fn lose_power(&mut self, random: &mut Rng) -> usize {
         if self.seen.length != self.durable.length && random.bool() {
             self.durable.resize(self.seen.length);

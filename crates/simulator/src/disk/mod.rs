@@ -249,7 +249,7 @@ impl Disk {
         self.state().operations
     }
 
-    /// How long the operations of the caller take, if the disk is slow and it makes any.
+    /// How long the operations of a caller take; zero unless the disk is slow.
     pub fn delay(&self) -> Duration {
         let state = &mut *self.state();
         let most = state.faults.delay_max.as_micros() as u64;
