@@ -1,4 +1,4 @@
-//! Reads how much processor time processes have used.
+//! Reads how much processor time processes have used, and how many bytes they have written.
 
 use std::fs::read_to_string;
 
@@ -24,6 +24,25 @@ pub fn seconds_used(process: u32) -> Result<f64> {
 
 /// Seconds of processor time that a process and all processes that it started have used, ended ones included.
 pub fn seconds_used_by_tree(process: u32) -> Result<f64> {
+    Ok(tree(process)?.iter().map(|(_, times)| times.own + times.ended_children).sum())
+}
+
+/// Bytes that a process and all processes that it started have written to files in whole pages, ended ones included; `None` where this
+/// user may not know.
+pub fn bytes_written_by_tree(process: u32) -> Result<Option<u64>> {
+    let read = |&(process, _): &(u32, ProcessTimes)| {
+        read_to_string(format!("/proc/{process}/io")).ok().and_then(|text| written(&text))
+    };
+    Ok(tree(process)?.iter().map(read).sum())
+}
+
+/// The bytes in a file `io` of `/proc`, which include those of children that have ended.
+fn written(io: &str) -> Option<u64> {
+    io.lines().find_map(|line| line.strip_prefix("write_bytes: "))?.parse().ok()
+}
+
+/// A process and all processes that it started and that run.
+fn tree(process: u32) -> Result<Vec<(u32, ProcessTimes)>> {
     let root = read(process)?;
     let mut found = vec![(process, root)];
     let mut others = Vec::new();
@@ -38,7 +57,7 @@ pub fn seconds_used_by_tree(process: u32) -> Result<f64> {
         found.extend(others.iter().filter(|(_, times)| times.parent == parent));
         next += 1;
     }
-    Ok(found.iter().map(|(_, times)| times.own + times.ended_children).sum())
+    Ok(found)
 }
 
 fn read(process: u32) -> Result<ProcessTimes> {
@@ -68,6 +87,13 @@ mod tests {
         let times = ProcessTimes { parent: 3, own: 2.0, ended_children: 0.5 };
         assert_eq!(parse(line), Some(times));
         assert_eq!(parse("7 (a) S"), None);
+    }
+
+    #[test]
+    fn written_bytes_are_those_of_pages() {
+        let io = "rchar: 1\nwchar: 2\nsyscr: 3\nsyscw: 4\nread_bytes: 5\nwrite_bytes: 8192\ncancelled_write_bytes: 7\n";
+        assert_eq!(written(io), Some(8192));
+        assert_eq!(written("rchar: 1\n"), None);
     }
 
     /// The time of a child that has ended must not be lost: databases end processes all the time.

@@ -1,4 +1,4 @@
-//! Processor time of a server process and of its database for fixed amounts of plain puts, takes and acks over HTTP.
+//! Processor time of a server process and of its database, and what they write, for fixed amounts of plain puts, takes and acks over HTTP.
 //!
 //! The server is a program of its own, of this build or of another one, so two builds can be compared under the same load. Clients and
 //! measurement are not in that process. The database is new in each run.
@@ -10,7 +10,7 @@ use taskyard::Client;
 
 use super::load::{self, Load, Measured};
 use super::postgres::{self, Database};
-use super::processor_time::seconds_used_by_tree;
+use super::processor_time::{bytes_written_by_tree, seconds_used_by_tree};
 use super::queue_figures::{CLIENTS, warm_up};
 use super::redis::server::{self as redis_server, RedisServer};
 use super::report::{Report, Row};
@@ -147,11 +147,14 @@ struct ServedRun {
     store: Option<u32>,
 }
 
-/// Seconds of processor time.
+/// What the processes have used.
 #[derive(Clone, Copy, Default)]
-struct ProcessorTimes {
+struct Used {
+    /// Seconds of processor time.
     server: f64,
     store: f64,
+    /// Written by both.
+    bytes: Option<u64>,
 }
 
 impl ServedRun {
@@ -170,12 +173,41 @@ impl ServedRun {
         for (who, begin, end) in pairs.into_iter().take(1 + usize::from(self.store.is_some())) {
             self.add_row(report, load, ("put, take and ack", who), end - begin, String::new());
         }
+        self.add_bytes(report, load, [begin, after_put, after_take, end]);
         Ok(())
     }
 
-    fn used(&self) -> Result<ProcessorTimes> {
+    fn used(&self) -> Result<Used> {
         let store = self.store.map(seconds_used_by_tree).transpose()?.unwrap_or_default();
-        Ok(ProcessorTimes { server: seconds_used_by_tree(self.server)?, store })
+        let of_store = self.store.map_or(Ok(Some(0)), bytes_written_by_tree)?;
+        let bytes = bytes_written_by_tree(self.server)?.zip(of_store);
+        let bytes = bytes.map(|(server, store)| server + store);
+        Ok(Used { server: seconds_used_by_tree(self.server)?, store, bytes })
+    }
+
+    /// Adds a row with the bytes that were written for each task.
+    fn add_bytes(&self, report: &mut Report, load: Load, moments: [Used; 4]) {
+        let [begin, after_put, after_take, end] = moments.map(|used| used.bytes);
+        let for_task = |from: Option<u64>, to: Option<u64>| {
+            Some(to?.saturating_sub(from?) as f64 / load.tasks as f64)
+        };
+        let (Some(figure), Some(put), Some(take), Some(ack)) = (
+            for_task(begin, end),
+            for_task(begin, after_put),
+            for_task(after_put, after_take),
+            for_task(after_take, end),
+        ) else {
+            return;
+        };
+        report.add(Row {
+            what: format!("{}, put, take and ack, {}: written", self.name, how(load)),
+            figure,
+            unit: "bytes/task",
+            target: None,
+            note: format!(
+                "in whole pages, by server and database; put {put:.0}, take {take:.0}, ack {ack:.0}"
+            ),
+        });
     }
 
     fn add_rows(
@@ -183,7 +215,7 @@ impl ServedRun {
         report: &mut Report,
         load: Load,
         verb: &str,
-        (begin, end): (ProcessorTimes, ProcessorTimes),
+        (begin, end): (Used, Used),
         measured: &Measured,
     ) {
         let rate = || format!("{:.0} tasks/s, {}", measured.rate(), measured.note());
@@ -201,17 +233,20 @@ impl ServedRun {
         seconds: f64,
         note: String,
     ) {
-        let how = match load.batch {
-            1 => format!("{} clients one by one", load.clients),
-            batch => format!("{} clients with batches of {batch}", load.clients),
-        };
         report.add(Row {
-            what: format!("{}, {verb}, {how}: {who}", self.name),
+            what: format!("{}, {verb}, {}: {who}", self.name, how(load)),
             figure: seconds * 1e6 / load.tasks as f64,
             unit: "µs/task",
             target: None,
             note: format!("{seconds:.2} s of processor time; {note}"),
         });
+    }
+}
+
+fn how(load: Load) -> String {
+    match load.batch {
+        1 => format!("{} clients one by one", load.clients),
+        batch => format!("{} clients with batches of {batch}", load.clients),
     }
 }
 
@@ -254,6 +289,8 @@ mod tests {
             .iter()
             .flat_map(|verb| ["server", "database"].map(|who| (verb, who)))
             .map(|(verb, who)| format!("memory, {verb}, 2 clients one by one: {who}"));
-        assert_eq!(report.names(), expected.collect::<Vec<_>>());
+        let mut expected: Vec<_> = expected.collect();
+        expected.push("memory, put, take and ack, 2 clients one by one: written".into());
+        assert_eq!(report.names(), expected);
     }
 }

@@ -1,5 +1,6 @@
 # Makes a Debian package, a tarball with the same files, and a file with the checksums of both.
 # Usage: SOURCE_DATE_EPOCH=SECONDS sh build.sh PROGRAM VERSION MAN_FOLDER OUTPUT_FOLDER
+# PROGRAM is taskyard; taskyard-sandbox is beside it.
 # MAN_FOLDER has the manual pages that `taskyard man` writes. FAST=1 compresses little, for tests.
 # The same inputs give the same bytes.
 set -eu
@@ -25,9 +26,10 @@ put() {
     install -D -m "$1" "$2" "$root/$3"
 }
 
-# The program.
+# The program, and the one that a pool starts inside each sandbox.
 put 0755 "$program" usr/bin/taskyard
-strip --strip-unneeded "$root/usr/bin/taskyard"
+put 0755 "$(dirname "$program")/taskyard-sandbox" usr/libexec/taskyard-sandbox
+strip --strip-unneeded "$root/usr/bin/taskyard" "$root/usr/libexec/taskyard-sandbox"
 
 # Manual pages and completions.
 for page in "$man"/*.1; do

@@ -1,8 +1,9 @@
 //! A pool in a separate process, and its clients.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,12 +25,19 @@ pub struct Gateway {
 impl Gateway {
     /// Starts a pool of this configuration.
     pub fn start(config: &str) -> Result<Self> {
-        let folder = format!("taskyard-bench-pool-{}", std::process::id());
+        Gateway::start_program(&crate::product()?, config)
+    }
+
+    /// The same with another program.
+    pub fn start_program(program: &Path, config: &str) -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let folder = format!("taskyard-bench-pool-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(folder);
         std::fs::create_dir_all(&folder)?;
         let file = folder.join("pool.yaml");
         std::fs::write(&file, config)?;
-        let mut child = Command::new(crate::product()?)
+        let mut child = Command::new(program)
             .args(["pool", "serve", "--http", "127.0.0.1:0"])
             .arg(file)
             .stdout(Stdio::piped())

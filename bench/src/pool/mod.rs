@@ -1,5 +1,6 @@
 //! Measures duration classes: the cost of a decision, the start of a program, the cost of many waiting clients.
 
+mod always_busy;
 mod gateway;
 pub mod over_redis;
 mod waiting_clients;
@@ -28,6 +29,7 @@ const STARTS: usize = 200;
 pub async fn measure(report: &mut Report) -> Result<()> {
     decisions(report)?;
     starts(report).await?;
+    always_busy::measure(report).await?;
     waiting_clients::measure(report).await
 }
 

@@ -185,6 +185,7 @@ fn stop(serving: Serving) {
 fn check_installed(root: &FreshRoot) {
     for file in [
         "usr/bin/taskyard",
+        "usr/libexec/taskyard-sandbox",
         UNIT,
         "usr/lib/systemd/system/taskyard-pool.service",
         "usr/lib/sysusers.d/taskyard.conf",

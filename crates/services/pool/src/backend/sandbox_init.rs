@@ -1,9 +1,10 @@
 //! The init process of a sandbox: receives a request over a socket, runs the program and reports how it ended.
 //!
-//! It is this executable, started inside bubblewrap with an argument of its own. Its standard input is the executable
-//! file, from which it was started, so that the file need not be visible inside the sandbox; its standard output is
-//! the socket to the pool; its standard error is that of the program. It runs as the program's user and has no more
-//! rights.
+//! It is the small program `taskyard-sandbox` if that is beside this executable and of the same build, because a large
+//! executable takes a millisecond longer to start, otherwise this executable; it is started inside bubblewrap with an
+//! argument of its own. Its standard input is the executable file, from which it was started, so that the file need not
+//! be visible inside the sandbox; its standard output is the socket to the pool; its standard error is that of the
+//! program. It runs as the program's user and has no more rights.
 //!
 //! Without a sandbox it is started with one more argument and the request, sets the same limits and becomes the program.
 //!
@@ -16,7 +17,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio, exit};
 use std::sync::OnceLock;
 use std::sync::mpsc::sync_channel;
@@ -39,6 +40,8 @@ pub(super) const ARGUMENT: &str = "taskyard-pool-sandbox-init";
 /// The second argument: whether programs may have memory that exists without being mapped. Without it they may not.
 pub(super) const MEMORY_FILES: &str = "memory-files";
 pub(super) const NO_MEMORY_FILES: &str = "no-memory-files";
+/// The second argument that only prints [`BUILD`].
+const PRINT_BUILD: &str = "build";
 /// The argument before a request that is run without a sandbox.
 pub(super) const UNSANDBOXED: &str = "unsandboxed";
 /// The path of the executable inside the sandbox: its own standard input.
@@ -56,6 +59,21 @@ const WATCH_STACK_BYTES: usize = 64 << 10;
 /// Permission to read and execute for users other than the owner.
 const OTHERS_READ_EXECUTE: u32 = 0o005;
 
+/// The small program with nothing but this process, where it may be: beside this executable in a folder of a build, or in
+/// the place that packages use.
+const SMALL_PROGRAMS: [&str; 2] = ["taskyard-sandbox", "../libexec/taskyard-sandbox"];
+/// Identifies the sources of both ends of the socket: a program of another build may use another protocol.
+const BUILD: u64 = hash_of(&[
+    include_str!("sandbox_init.rs"),
+    include_str!("init_channel.rs"),
+    include_str!("run_request.rs"),
+    include_str!("rlimits.rs"),
+    include_str!("seccomp.rs"),
+    env!("CARGO_PKG_VERSION"),
+]);
+
+/// The path of the executable that runs.
+const THIS_EXECUTABLE: &str = "/proc/self/exe";
 /// The executable that can be started with [`ARGUMENT`].
 static EXECUTABLE: OnceLock<PathBuf> = OnceLock::new();
 
@@ -65,12 +83,17 @@ static EXECUTABLE: OnceLock<PathBuf> = OnceLock::new();
 pub fn run_as_sandbox_init() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     if args.next().is_none_or(|argument| argument != ARGUMENT) {
-        set_sandbox_init_executable("/proc/self/exe".into());
+        set_sandbox_init_executable(THIS_EXECUTABLE.into());
         return None;
+    }
+    let second = args.next();
+    if second.as_deref().is_some_and(|argument| argument == PRINT_BUILD) {
+        println!("{BUILD}");
+        return Some(ExitCode::SUCCESS);
     }
     // Descriptors that the parent of the pool left open.
     set_fds_cloexec(FIRST_PRIVATE_FD, &[]);
-    let memory_files = args.next().is_some_and(|argument| argument == MEMORY_FILES);
+    let memory_files = second.is_some_and(|argument| argument == MEMORY_FILES);
     let served = match (args.next(), args.next()) {
         (Some(argument), Some(request)) if argument == UNSANDBOXED => {
             run_unsandboxed(&request, memory_files)
@@ -93,7 +116,41 @@ pub fn set_sandbox_init_executable(executable: PathBuf) {
 pub(super) fn open() -> io::Result<File> {
     let path =
         EXECUTABLE.get().ok_or_else(|| io::Error::other("`run_as_sandbox_init` was not called"))?;
+    if path == Path::new(THIS_EXECUTABLE)
+        && let Some(small) = std::env::current_exe().ok().and_then(|own| open_small(&own))
+    {
+        return Ok(small);
+    }
     executable_by_all(File::open(path)?)
+}
+
+/// The small program of the same build that was installed with an executable.
+fn open_small(executable: &Path) -> Option<File> {
+    let folder = executable.parent()?;
+    SMALL_PROGRAMS.iter().find_map(|name| {
+        let file = executable_by_all(File::open(folder.join(name)).ok()?).ok()?;
+        // The open file is asked, because the path may lead to another one a moment later.
+        let mut command = Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        command.args([ARGUMENT, PRINT_BUILD]).env_clear().stdin(Stdio::null());
+        let printed = command.stderr(Stdio::null()).output().ok()?.stdout;
+        (printed == format!("{BUILD}\n").as_bytes()).then_some(file)
+    })
+}
+
+/// A hash of texts (FNV-1a), computed by the compiler.
+const fn hash_of(texts: &[&str]) -> u64 {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    let mut index = 0;
+    while index < texts.len() {
+        let bytes = texts[index].as_bytes();
+        let mut at = 0;
+        while at < bytes.len() {
+            hash = (hash ^ bytes[at] as u64).wrapping_mul(0x0100_0000_01b3);
+            at += 1;
+        }
+        index += 1;
+    }
+    hash
 }
 
 /// Returns the file, or a copy in memory if other users may not execute the file.
@@ -242,5 +299,35 @@ mod tests {
             assert!(start(File::open(&path).unwrap()).is_err());
         }
         assert!(start(executable_by_all(File::open(&path).unwrap()).unwrap()).unwrap().success());
+    }
+
+    // A program that a later version left beside this one would not understand the requests.
+    #[test]
+    fn a_small_program_is_used_only_if_it_is_of_the_same_build() {
+        let folder = tempfile::tempdir().unwrap();
+        let bin = folder.path().join("bin");
+        std::fs::create_dir(&bin).unwrap();
+        let found = || open_small(&bin.join("taskyard")).map(|file| file.metadata().unwrap().ino());
+        assert_eq!(found(), None);
+        for place in SMALL_PROGRAMS {
+            let path = bin.join(place);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            for (printed, is_used) in [(BUILD.wrapping_add(1), false), (BUILD, true)] {
+                let script = format!(
+                    "#!/bin/sh\n[ \"$*\" = \"{ARGUMENT} {PRINT_BUILD}\" ] && echo {printed}\n"
+                );
+                std::fs::write(&path, script).unwrap();
+                std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+                let ino = std::fs::metadata(&path).unwrap().ino();
+                assert_eq!(found(), is_used.then_some(ino), "{place}, {printed}");
+            }
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn other_sources_have_another_hash() {
+        assert_ne!(hash_of(&["a"]), hash_of(&["b"]));
+        assert_eq!(hash_of(&["a", "b"]), hash_of(&["ab"]));
     }
 }
