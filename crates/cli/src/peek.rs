@@ -1,7 +1,6 @@
 //! `peek`: shows tasks without taking them.
 
 use std::collections::HashMap;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use taskyard_core::limits::POSITIONS_MAX;
@@ -89,7 +88,7 @@ fn show_table(tasks: &[Task], queue: Option<&HashMap<TaskId, QueueAnswer>>) -> a
     head.extend(queue.map(|_| "starts in"));
     head.push("data");
     let mut table = output::table(&head);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let now = units::now();
     for task in tasks {
         let mut row = vec![
             task.id.to_string(),
@@ -129,9 +128,10 @@ fn priority_text(task: &Task) -> String {
 }
 
 /// Why a task is not running, and until when if that is known.
-fn why(task: &Task, now: f64) -> String {
+pub fn why(task: &Task, now: f64) -> String {
     let until = match task.reason {
         Reason::NotDue(due) => moment_of(due).map(|due| ("due", due)),
+        Reason::RateLimited(next) => moment_of(next).map(|next| ("next delivery", next)),
         Reason::Running => task.lease_until.and_then(moment_of).map(|end| ("its lease ends", end)),
         _ => None,
     };

@@ -1,18 +1,16 @@
 //! `tasks` and `task`: find the tasks of a tube, and show everything about one of them.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use clap::{Args, ValueEnum};
 use taskyard::{Http, HttpError};
 use taskyard_core::limits::LIST_TASKS_MAX;
 use taskyard_core::{Command, Failure, Finished, Reply, Span, State, Task, TaskId, TubeName};
 use taskyard_wire::Exit;
-use taskyard_wire::http::{Form, TaskAction, TaskAnswer, TasksQuery, moment_of};
+use taskyard_wire::http::{Form, ReasonAnswer, TaskAction, TaskAnswer, TasksQuery, moment_of};
 
 use crate::connect::{ConnectArgs, block_on, unexpected_reply};
 use crate::filter::{self, FilterArgs};
 use crate::progress::Progress;
-use crate::{estimate, output, payload, units};
+use crate::{estimate, output, payload, peek, units};
 
 /// The column that `--estimate` adds.
 const STARTS_COLUMN: usize = 5;
@@ -178,10 +176,20 @@ fn row(task: &TaskAnswer) -> [String; 9] {
         task.attempts.to_string(),
         units::age(task.created),
         task.worker.clone().unwrap_or_default(),
-        task.reason.as_ref().map_or_else(String::new, |reason| reason.text.clone()),
+        task.reason.as_ref().map_or_else(String::new, why),
         task.error.as_deref().map_or_else(String::new, output::printable),
         if task.cut { format!("{data} …") } else { data },
     ]
+}
+
+/// Why a task does not run, and when the next delivery is allowed if only a rate limit is the cause.
+fn why(reason: &ReasonAnswer) -> String {
+    match reason.until.filter(|_| reason.name == "rate_limited") {
+        Some(next) => {
+            format!("{}; next delivery in {}", reason.text, units::in_words(next - units::now()))
+        }
+        None => reason.text.clone(),
+    }
 }
 
 /// Shows one task; the exit code is 4 if it does not exist.
@@ -213,11 +221,11 @@ pub fn show(args: ShowTaskArgs) -> anyhow::Result<Exit> {
 }
 
 fn details(task: &Task, answer: &TaskAnswer) -> Vec<(&'static str, String)> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let now = units::now();
     let mut lines = vec![
         ("task", task.id.to_string()),
         ("state", task.state.name().into()),
-        ("why", task.reason.to_string()),
+        ("why", peek::why(task, now)),
         ("priority", task.pri.to_string()),
         ("attempts", task.attempts.to_string()),
     ];

@@ -140,10 +140,14 @@ pub fn utc(seconds: f64) -> String {
     format!("{year}-{:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", month + 1, days + 1)
 }
 
+/// The present time in seconds since 1970.
+pub fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
 /// The duration since a time in seconds since 1970.
 pub fn age(since: f64) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    in_words(now.as_secs_f64() - since)
+    in_words(now() - since)
 }
 
 /// A duration in seconds as text, with its two largest units.

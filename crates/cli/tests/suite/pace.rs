@@ -101,4 +101,9 @@ fn the_rate_is_limited() {
     let task = shown(&server, &["peek", "jobs", "1"]);
     assert_eq!(task["reason"]["name"], "rate_limited");
     assert!(task["reason"]["until"].is_f64(), "{task}");
+    // People saw only that the limit is reached.
+    for args in [&["peek", "jobs", "1"][..], &["task", "jobs", "1"], &["tasks", "jobs"]] {
+        let text = server.run(args).good();
+        assert!(text.contains("is reached; next delivery in 59 min"), "{args:?}: {text}");
+    }
 }

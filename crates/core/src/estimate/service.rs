@@ -135,6 +135,8 @@ pub struct ServiceModel {
     taken: f64,
     /// Whether tasks waited at the latest sample.
     was_waiting: bool,
+    /// Taken tasks at the latest sample.
+    was_taken: u64,
     /// Arrivals by priority, with weights, and the weight of the seconds. `None` is the usual priority of the tube.
     arrivals: Vec<(Option<u64>, f64)>,
     seconds: f64,
@@ -179,7 +181,10 @@ impl ServiceModel {
         let recent = 0.5_f64.powf(seconds / TAKEN_HALF_LIFE);
         self.taken = self.taken * recent + sample.taken as f64 * (1.0 - recent);
         if waits && self.was_waiting {
-            let departures = sample.takes as f64 - sample.returns as f64;
+            // Takes that only raise the number of running tasks, as those of new consumers, say nothing about how long
+            // tasks run.
+            let added = sample.taken as f64 - self.was_taken as f64;
+            let departures = sample.takes as f64 - sample.returns as f64 - added;
             self.waited = Waited {
                 seconds: self.waited.seconds * fade + seconds,
                 departures: (self.waited.departures * fade + departures).max(0.0),
@@ -187,6 +192,7 @@ impl ServiceModel {
             };
         }
         self.was_waiting = waits;
+        self.was_taken = sample.taken;
     }
 
     /// Arrivals per second that go before a task with this priority; `usual` is that of puts that name none.
@@ -360,6 +366,27 @@ mod tests {
         assert!(full.p50 < Span::from_secs(1) && full.basis == Basis::RunTimes, "{full:?}");
         let behind = estimate(109, 100);
         assert_eq!((behind.p50, behind.basis), (Span::from_secs(10), Basis::RateLimit));
+    }
+
+    /// Consumers that take their first tasks from a backlog had given the rate of their takes, so the next task was expected
+    /// within seconds although no task had ended.
+    #[test]
+    fn the_first_takes_of_consumers_are_no_departures() {
+        let mut model = ServiceModel::default();
+        let mut sample = |takes, taken| {
+            let sample = QueueSample { seconds: 1.0, takes, returns: 0, ready: 1_000, taken };
+            model.add_sample(sample);
+            let queue = QueueNow { ready: 1_000, taken, ..QueueNow::default() };
+            model.forecast(NOW, &Position::behind(0), &queue)
+        };
+        for (takes, taken) in [(0, 0), (3, 3), (2, 5), (0, 5), (0, 5)] {
+            let expected = if taken == 0 { NoEstimate::NoConsumer } else { NoEstimate::NoHistory };
+            assert_eq!(sample(takes, taken), Err(expected));
+        }
+        // From now on one of five ends in each second.
+        let estimate = (0..30).map(|_| sample(1, 5)).last().expect("samples").expect("an estimate");
+        let seconds = estimate.p50.as_secs_f64();
+        assert!((0.3..3.0).contains(&seconds), "{estimate:?}");
     }
 
     /// A rate limit with a token does not make a task wait for which a consumer waits.

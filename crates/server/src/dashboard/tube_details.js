@@ -12,6 +12,9 @@ const ROWS_MAX = 100;
 const until = (moment) => (moment === undefined ? "never" : format.ahead(moment, now()));
 const seconds = (value) => (value === undefined ? "none" : format.span(value));
 const limit = (value) => (value === undefined ? "none" : format.number(value));
+const policy = ({ delay, factor, delay_max, jitter }) =>
+  `${format.span(delay)} × ${factor}, at most ${format.span(delay_max)}, ± ${Math.round(jitter * 100)} %`;
+const rate = ({ count, per, burst }) => `${format.number(count)} in ${format.span(per)}, at most ${format.number(burst)} at once`;
 const yesNo = (value) => (value ? "yes" : "no");
 
 const OPTIONS = [
@@ -22,6 +25,10 @@ const OPTIONS = [
   ["Queue number", (info) => `${info.queue_num ?? "none"}`], ["Semaphore", (info) => info.semaphore ?? "none"],
   ["Time to live ends deliveries", (info) => yesNo(info.ttl_kills_taken)],
   ["Keeps finished tasks", (info) => (info.keep_done === undefined ? null : seconds(info.keep_done))],
+  ["Most finished tasks", (info) => (info.keep_done === undefined ? null : limit(info.keep_done_max))],
+  ["Retries after", (info) => (info.retry === undefined ? null : policy(info.retry))],
+  ["Retries lost deliveries", (info) => (info.retry === undefined ? null : yesNo(info.retry_lost))],
+  ["Rate limit", (info) => (info.rate === undefined ? null : rate(info.rate))],
 ];
 const NOW = [
   ...["ready", "delayed", "taken", "buried", "total"].map((key) => [key, (info) => format.number(info.tasks[key])]),
