@@ -38,7 +38,7 @@ const VIEWS: [&str; 11] = [
 ];
 
 /// The files that the page loads, with the type of their content.
-const FILES: [(&str, &str); 34] = [
+const FILES: [(&str, &str); 35] = [
     ("style.css", STYLE),
     ("views.css", STYLE),
     ("icon.svg", IMAGE),
@@ -59,6 +59,7 @@ const FILES: [(&str, &str); 34] = [
     ("rates.js", SCRIPT),
     ("router.js", SCRIPT),
     ("scale.js", SCRIPT),
+    ("schedule_form.js", SCRIPT),
     ("schedules.js", SCRIPT),
     ("semaphores.js", SCRIPT),
     ("series.js", SCRIPT),

@@ -27,7 +27,7 @@ let offset = 0;
 export const now = () => Date.now() / 1000 + offset;
 
 // Reads JSON. Integers that a number of JavaScript would round stay as they are, if the browser can do that.
-function parse(text) {
+export function parseJson(text) {
   if (!JSON.rawJSON || !/\d{16}/.test(text)) return JSON.parse(text);
   return JSON.parse(text, (_, value, { source }) =>
     Number.isInteger(value) && !Number.isSafeInteger(value) ? JSON.rawJSON(source) : value);
@@ -49,7 +49,7 @@ async function request(path, { method = "GET", body, signal, isChange = method !
     signal: signal ? AbortSignal.any([signal, limit]) : limit,
   });
   if (isActive) hasInput = false;
-  if (response.ok) return parse(await response.text());
+  if (response.ok) return parseJson(await response.text());
   if (response.status === 403 && csrf && !isRepeated) {
     const current = await request("v1/session", { signal });
     if (current.user !== user()?.user) {
@@ -144,6 +144,7 @@ export const schedule = (name, signal) => request(scheduleAt(name), { signal });
 export const nextTimes = (name, count, signal) => request(`${scheduleAt(name)}/next?count=${count}`, { signal });
 export const setSchedulePaused = (name, paused) => post(`${scheduleAt(name)}/${paused ? "pause" : "resume"}`, {});
 export const runSchedule = (name) => post(`${scheduleAt(name)}/run`, {});
+export const setSchedule = (name, body) => request(scheduleAt(name), { method: "PUT", body });
 export const removeSchedule = (name) => request(scheduleAt(name), { method: "DELETE" });
 
 export const semaphores = (signal) => request("v1/semaphores", { signal });

@@ -6,8 +6,9 @@ import * as format from "./format.js";
 let numbers = 0;
 
 // Opens a dialog. `prepare(signal, status)` may count first and returns the text of the question; `act(signal, progress)` does the
-// work and returns the text of the result. `isReady` says whether the fields of `body` allow to confirm.
-export function ask({ title, body = [], confirm, danger = false, prepare, isReady = () => true, act, done }) {
+// work and returns the text of the result. `isReady` says whether the fields of `body` allow to confirm. With `isCorrected` the fields
+// can be corrected after the server refused them.
+export function ask({ title, body = [], confirm, danger = false, prepare, isReady = () => true, isCorrected = false, act, done }) {
   const abort = new AbortController();
   const heading = `dialog-${(numbers += 1)}`;
   const status = make("p", { class: "status", role: "status" });
@@ -57,6 +58,7 @@ export function ask({ title, body = [], confirm, danger = false, prepare, isRead
 
   async function run() {
     phase = "acting";
+    show(problem, false);
     check();
     say(no, "Stop");
     try {
@@ -65,8 +67,14 @@ export function ask({ title, body = [], confirm, danger = false, prepare, isRead
       dialog.close();
       done?.(text);
     } catch (error) {
-      phase = "failed";
       failed(error);
+      if (isCorrected) {
+        phase = "ready";
+        say(no, "Cancel");
+        check();
+        return;
+      }
+      phase = "failed";
       say(no, "Close");
       done?.(null);
     }
@@ -87,7 +95,7 @@ export function ask({ title, body = [], confirm, danger = false, prepare, isRead
       say(status, text);
       check();
       // A field that has to be filled keeps the focus; what cannot be undone is not confirmed by a second Enter.
-      if (isReady()) (danger ? no : yes).focus();
+      if (isReady() && !isCorrected) (danger ? no : yes).focus();
     } catch (error) {
       if (!abort.signal.aborted) failed(error);
     }

@@ -2,11 +2,12 @@
 
 import { nextTimes, now, removeSchedule, runSchedule, schedule as fetchSchedule, schedules as fetchSchedules, setSchedulePaused } from "./api.js";
 import { ask } from "./dialog.js";
-import { make, mark, pairs, say, section, show } from "./dom.js";
+import { hasActions, make, mark, pairs, say, section, show } from "./dom.js";
 import * as format from "./format.js";
 import { go, setQuery, to } from "./router.js";
+import { CATCH_UP, OVERLAP, editSchedule } from "./schedule_form.js";
 import { grid } from "./table.js";
-import { offers } from "./user.js";
+import { mayWithAny, offers } from "./user.js";
 
 const ROWS_MAX = 100;
 const TIMES_MAX = 20;
@@ -40,7 +41,10 @@ export function schedules(route, { setTitle }) {
   const following = make("a", { class: "button" }, "Next page");
   const pager = make("nav", { class: "bar pager", "aria-label": "Pages" }, first, following);
   const bar = make("div", { class: "bar" }, search, shown);
-  const element = make("div", { class: "stack" }, make("h2", { tabindex: "-1" }, "Schedules"), nothing, bar, table.element, pager);
+  const add = make("button", { type: "button", "data-action": "add", hidden: true,
+    click: () => editSchedule(null, (name) => go(to.schedule(name))) }, "New schedule");
+  const title = make("div", { class: "bar title" }, make("h2", { tabindex: "-1" }, "Schedules"), add);
+  const element = make("div", { class: "stack" }, title, nothing, bar, table.element, pager);
 
   function draw() {
     const text = (query.search ?? "").toLowerCase();
@@ -66,12 +70,14 @@ export function schedules(route, { setTitle }) {
         newest = page.schedules;
         show(following, page.next !== undefined);
         mark(following, "href", to.schedules({ search: query.search, after: page.next }));
-        say(nothing, "No schedules. A schedule puts a task at certain times; the first “PUT /v1/schedules/NAME” creates it.");
+        say(nothing, "No schedules. A schedule puts a task at certain times; “New schedule”, “taskyard schedule add” or “PUT /v1/schedules/NAME” creates one.");
+        show(add, hasActions && mayWithAny("set_schedule"));
       } catch (error) {
         // The store of this server has none.
         if (error.status !== 501) throw error;
         newest = [];
         show(following, false);
+        show(add, false);
         say(nothing, `${error.message}.`);
       }
       show(nothing, !newest.length);
@@ -90,8 +96,8 @@ const FACTS = [
   ["Last", last],
   ["Fired", ({ fired }) => format.number(fired)],
   ["Skipped", ({ skipped }) => format.number(skipped)],
-  ["Missed times", (one) => ({ none: "are skipped", last: "the last one fires", all: "all fire, at most 1,000" })[one.catch_up]],
-  ["While an earlier task exists", ({ overlap }) => ({ allow: "fires", skip: "is skipped" })[overlap]],
+  ["Missed times", ({ catch_up: rule }) => CATCH_UP[rule]],
+  ["While an earlier task exists", ({ overlap }) => OVERLAP[overlap]],
   ["Until", ({ until }) => (until === undefined ? null : format.moment(until))],
   ["Error", ({ error }) => error],
 ];
@@ -99,6 +105,8 @@ const FACTS = [
 // The buttons of a schedule; none on a page without actions.
 function actions(name, refresh) {
   let paused = false;
+  let newest = null;
+  const change = make("button", { type: "button", "data-action": "change", click: () => editSchedule(newest, refresh) }, "Change");
   const pause = make("button", { type: "button", "data-action": "pause", click: () => {
     const resumes = paused;
     ask({ title: resumes ? `Resume ${name}?` : `Pause ${name}?`, confirm: resumes ? "Resume" : "Pause", done: refresh,
@@ -123,8 +131,10 @@ function actions(name, refresh) {
   const element = make("div", { class: "bar actions" });
   return { element, show(one) {
     paused = one.paused;
+    newest = one;
     say(pause, paused ? "Resume" : "Pause");
-    const wanted = [offers("pause_schedule", name) && pause, offers("put", one.tube) && run, offers("set_schedule", name) && remove]
+    const wanted = [offers("pause_schedule", name) && pause, offers("put", one.tube) && run,
+      offers("set_schedule", name) && change, offers("set_schedule", name) && remove]
       .filter(Boolean);
     // Replacing buttons would take the focus from them.
     if (wanted.length !== element.children.length) element.replaceChildren(...wanted);

@@ -55,6 +55,57 @@ async fn a_schedule_is_shown_paused_run_and_removed() {
     .await;
 }
 
+// The page said that a request to the API creates a schedule, and had no way to do so.
+#[tokio::test]
+async fn a_schedule_is_created_corrected_and_changed() {
+    let site = DashboardServer::new(None).await;
+    site.put("/v1/tubes/reports", json!({})).await;
+    let confirm = "[data-role=confirm]";
+    let ready = "!document.querySelector('[data-role=confirm]').disabled";
+    browse(&format!("{}/schedules", site.url()), async |page| {
+        page.click("[data-action=add]").await;
+        page.fill("[name=name]", "hourly").await;
+        page.fill("[name=tube]", "reports").await;
+        page.until("document.querySelector('[data-role=confirm]').disabled").await;
+        page.fill("[name=cron]", "61 * * * *").await;
+        page.fill("[name=data]", r#"{"id": 9007199254740993}"#).await;
+        page.until(ready).await;
+        page.click(confirm).await;
+        page.until("text('.ask [role=alert]').includes('61')").await;
+        page.fill("[name=cron]", "5 * * * *").await;
+        page.fill("[name=zone]", "Europe/Berlin").await;
+        page.picture("new-schedule").await;
+        page.click(confirm).await;
+        page.until("text('h2') === 'hourly' && text('#announcement') === 'Created hourly'").await;
+        let found = site.get("/v1/schedules/hourly").await;
+        assert_eq!(found["task"]["data"]["id"], 9_007_199_254_740_993_u64);
+        assert_eq!((&found["cron"], &found["zone"]), (&json!("5 * * * *"), &json!("Europe/Berlin")));
+
+        // A second one with this name replaces nothing; fields that the form does not show stay.
+        let kept = json!({ "tube": "reports", "task": { "data": 1, "pri": 7 }, "every": 60, "start": 5, "until": 9e9 });
+        site.put("/v1/schedules/kept", kept).await;
+        page.open(&format!("{}/schedules/kept", site.url())).await;
+        page.click("[data-action=change]").await;
+        page.until(ready).await;
+        page.fill("[name=every]", "120").await;
+        page.click(confirm).await;
+        page.until("text('#announcement') === 'Changed kept'").await;
+        let found = site.get("/v1/schedules/kept").await;
+        assert_eq!(found["task"], json!({ "data": 1, "pri": 7 }));
+        assert_eq!([&found["every"], &found["start"], &found["until"]], [120.0, 5.0, 9e9]);
+        page.open(&format!("{}/schedules", site.url())).await;
+        page.click("[data-action=add]").await;
+        for (name, value) in [("name", "kept"), ("tube", "reports"), ("every", "1")] {
+            page.fill(&format!("[name={name}]"), value).await;
+        }
+        page.until(ready).await;
+        page.click(confirm).await;
+        page.until("text('.ask [role=alert]').includes('kept')").await;
+        assert_eq!(site.get("/v1/schedules/kept").await["every"], 120.0);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_read_only_page_shows_schedules_without_actions() {
     let site = DashboardServer::configured(None, |config| config.read_only_dashboard = true).await;
