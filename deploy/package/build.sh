@@ -54,7 +54,8 @@ put 0644 "$source/deploy/systemd/taskyard.yaml" etc/taskyard/taskyard.yaml
 documents=usr/share/doc/taskyard
 put 0644 "$source/CHANGELOG.md" "$documents/changelog"
 gzip -9n "$root/$documents/changelog"
-put 0644 "$source/README.md" "$documents/README.md"
+echo "The documents of this version are at http://127.0.0.1:7070/docs/ of a running server." > "$root/$documents/README"
+chmod 0644 "$root/$documents/README"
 put 0644 "$source/deploy/prometheus-rules.yaml" "$documents/prometheus-rules.yaml"
 {
     echo "Taskyard is licensed under either of the following licenses, at the choice of the user."

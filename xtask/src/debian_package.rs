@@ -85,6 +85,12 @@ fn source_date() -> Result<String, String> {
 fn check_program(program: &Path) -> Result<(), String> {
     let bytes = fs::read(program);
     let bytes = bytes.map_err(|error| format!("cannot read {}: {error}", program.display()))?;
+    if !program.with_file_name("taskyard-sandbox").exists() {
+        let program = program.display();
+        return Err(format!(
+            "no taskyard-sandbox beside {program}; build both: cargo build --release -p taskyard-cli"
+        ));
+    }
     if contains_generator(&bytes) {
         let program = program.display();
         return Err(format!("{program} was built with the feature `man`; build it without"));

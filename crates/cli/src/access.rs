@@ -17,11 +17,15 @@ use crate::users_file::{UsersFile, UsersFormat};
 const WITHOUT_TOKEN: &str = "to run without a token, leave out --token and --token-file and unset \
                              TASKYARD_TOKEN";
 
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "give an IP address with a port, such as 127.0.0.1:7070".into())
+}
+
 /// The options for access over HTTP.
 #[derive(Debug, Args)]
 pub struct AccessArgs {
     /// Address for HTTP; port 0 selects a free port.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070", value_parser = address)]
     pub http: SocketAddr,
     /// Access token that clients must send. Other users of this machine can read command lines: prefer --token-file or
     /// TASKYARD_TOKEN.

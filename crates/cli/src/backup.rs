@@ -42,8 +42,8 @@ backup that was killed leaves FILE.partial; the next one replaces it.
 
 Only servers with a data folder make backups, one at a time, and only for administrators. With
 PostgreSQL, Redis or Tarantool use their own backups, or `taskyard copy`. A backup ends with an
-error if the write-ahead log of the server reaches 512 MB meanwhile, which takes more changes than
-the backup is fast.
+error if the write-ahead log of the server reaches 512 MB meanwhile, which happens only if clients
+write faster than the backup is made.
 
 Examples:
   taskyard backup queue.backup

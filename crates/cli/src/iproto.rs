@@ -48,7 +48,7 @@ fn address(text: &str) -> Result<Address, String> {
     match text {
         "off" => Ok(Address::Off),
         _ => text.parse().map(Address::At).map_err(|_| {
-            "give an address with a port, such as 127.0.0.1:3301, or the word off".into()
+            "give an IP address with a port, such as 127.0.0.1:3301, or the word off".into()
         }),
     }
 }

@@ -54,7 +54,9 @@ pub fn run(args: WhenArgs) -> anyhow::Result<Exit> {
     let missing = ids.iter().filter(|id| positions.iter().all(|found| found.id != **id));
     let missing: Vec<_> = missing.collect();
     for id in &missing {
-        output::note(format!("task {id} does not wait in {tube}; see: taskyard task {tube} {id}"));
+        output::note(format!(
+            "task {id} does not wait in {tube}, or does not exist; see: taskyard task {tube} {id}"
+        ));
     }
     Ok(if missing.is_empty() { Exit::Ok } else { Exit::NotFound })
 }

@@ -492,7 +492,8 @@ impl Http {
         let response = self.pool.send(request, wait.saturating_add(self.answer_max)).await;
         let (status, body) = response.map_err(|error| self.unanswered(error))?;
         if status.is_success() {
-            return parse_answer(&body).map_err(|error| self.not_taskyard(error.to_string()));
+            let unreadable = |_| self.not_taskyard("its answer is not the expected JSON".into());
+            return parse_answer(&body).map_err(unreadable);
         }
         Err(self.refusal(status, &body, verb))
     }
@@ -500,6 +501,11 @@ impl Http {
     /// The error of a request without a response.
     fn unanswered(&self, error: RequestError) -> HttpError {
         match error {
+            // A server that speaks first, as that of another protocol does.
+            RequestError::Failed(why) if why.contains("unexpected message") => {
+                let what = "it does not speak HTTP; a taskyard server does on port 7070, and has clients of Tarantool's queue on port 3301";
+                self.not_taskyard(what.into())
+            }
             RequestError::Failed(why) => HttpError::Unreachable { url: self.url(), why },
             RequestError::Untrusted(why) => HttpError::Certificates(why),
         }

@@ -113,14 +113,14 @@ async fn answer(stream: TcpStream, tls: Option<&TlsListener>) {
 }
 
 fn refusal(path: &str) -> Response<Body> {
-    let text = if path == "/healthz" {
-        json!({ "status": "starting", "version": env!("CARGO_PKG_VERSION") }).to_string()
-    } else {
-        let message = "the server is starting and opening its store; try again in 1 s";
-        let answer = ErrorAnswer::new(Code::StoreUnavailable, message);
-        serde_json::to_string(&answer).unwrap_or_default()
-    };
-    let mut response = Response::new(Body::from(text));
+    let message = "the server is starting and opening its store; try again in 1 s";
+    let answer = ErrorAnswer::new(Code::StoreUnavailable, message);
+    let mut answer = serde_json::to_value(&answer).unwrap_or_default();
+    if path == "/healthz" {
+        answer["status"] = "starting".into();
+        answer["version"] = env!("CARGO_PKG_VERSION").into();
+    }
+    let mut response = Response::new(Body::from(answer.to_string()));
     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -327,6 +327,13 @@ impl Page {
         self.send(Method::POST, &format!("element/{element}/value"), typed).await;
     }
 
+    /// Types a text into a field in place of what it has.
+    pub async fn replace(&self, place: &str, text: &str) {
+        let element = self.find(place).await;
+        self.send(Method::POST, &format!("element/{element}/clear"), json!({})).await;
+        self.fill(place, text).await;
+    }
+
     /// What the browser complained about so far: errors of scripts, refused files, policies.
     pub async fn complaints(&self) -> Vec<String> {
         let log = self.send(Method::POST, "se/log", json!({ "type": "browser" })).await;

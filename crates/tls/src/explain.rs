@@ -16,8 +16,8 @@ pub fn explain(host: &str, error: &io::Error) -> Option<String> {
             certificate_problem(host, why)
         )),
         Error::InvalidMessage(InvalidMessage::InvalidContentType) => Some(format!(
-            "{host} answers without TLS; use http:// or iproto:// in the URL, or give the server a certificate \
-             (--tls-cert and --tls-key)"
+            "{host} answers without TLS; use http:// instead of https:// in the URL (iproto:// instead of iprotos://), or give \
+             the server a certificate (--tls-cert and --tls-key)"
         )),
         Error::AlertReceived(alert) => client_certificate_problem(host, *alert),
         _ => None,

@@ -122,7 +122,7 @@ class Connection:
 
 def no_connection(server: ServerUrl, error: OSError) -> TaskyardError:
     """Why a connection could not be made: a wrong certificate does not become right with time."""
-    return untrusted(server, error) or UnreachableError(f"no connection to {server}: {error}")
+    return untrusted(server, error) or UnreachableError(f"no connection to {server}: {error}; is the server running?")
 
 
 class HttpTransport:

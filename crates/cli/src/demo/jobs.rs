@@ -11,7 +11,7 @@ use taskyard_core::{RetryPolicy, SemaphoreKey};
 /// The semaphore that limits one of the tubes.
 pub const SEMAPHORE: &str = "gpu";
 /// The tube that the schedule fills.
-pub const SCHEDULED: &str = "reports.hourly";
+pub const SCHEDULED: &str = "reports.sales";
 /// Names of customers, which are sub-queues of a tube.
 const CUSTOMERS: [&str; 5] = ["acme", "globex", "initech", "umbrella", "wonka"];
 
@@ -81,7 +81,7 @@ pub static JOBS: [Job; 6] = [
         waiting_max: 25,
         fail_permille: 20,
         errors: &["CRM 429: too many requests", "CRM 404: the customer was deleted"],
-        data: |rng| json!({ "customer": customer(rng), "since": format!("2026-11-{:02}", rng.u32(1..28)) }),
+        data: |rng| json!({ "customer": customer(rng), "since": format!("2026-10-{:02}", rng.u32(1..28)) }),
     },
     Job {
         tube: "webhooks.deliver",

@@ -40,8 +40,8 @@ pub async fn prepare(client: &Client) -> Result<()> {
         }
     }
     let rule = TimingRule::Every { every: Span::from_secs(5), start: None };
-    let report = new_task(&serde_json::json!({ "report": "sales", "period": "hour" }))?;
-    client.schedules().set(Schedule::new("hourly sales report", SCHEDULED, report, &rule)?).await?;
+    let report = new_task(&serde_json::json!({ "report": "sales" }))?;
+    client.schedules().set(Schedule::new("sales report", SCHEDULED, report, &rule)?).await?;
     Ok(())
 }
 

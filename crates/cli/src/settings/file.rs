@@ -100,6 +100,10 @@ impl<'a> FileReader<'a> {
                 };
                 self.about(line, key, &format!("{wanted} ({why})"))
             }
+            None if why.contains("expected mapping") => {
+                let advice = "write settings as `name: value`, such as `http: 127.0.0.1:7070`; taskyard config show prints all";
+                format!("{}: {advice} ({why})", self.path.display())
+            }
             None => format!("{}: {why}", self.path.display()),
         };
         self.problems.push(problem);

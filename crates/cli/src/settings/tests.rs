@@ -244,7 +244,7 @@ fn wrong_lines_are_named_with_what_is_accepted() {
         ("config: x\n", "'config' is no setting"),
         (
             "http: 7070\n",
-            "line 1: http: '7070' is not accepted: invalid socket address syntax\n  http: ADDR. Address for HTTP",
+            "line 1: http: '7070' is not accepted: give an IP address with a port, such as 127.0.0.1:7070\n  http: ADDR. Address for HTTP",
         ),
         (
             "strict-tubes: perhaps\n",

@@ -8,7 +8,8 @@ use taskyard_server::NewSecret;
 use taskyard_wire::Exit;
 
 use super::UsersFileArgs;
-use super::replace::Replacement;
+use super::replace::{Replacement, names_in};
+use crate::failure::UsageError;
 use crate::output::{line, note};
 
 /// The arguments of `user add`.
@@ -69,6 +70,13 @@ pub fn run(args: AddUserArgs) -> anyhow::Result<Exit> {
         toml_value(&args.tube)?
     ));
     let before = change.text();
+    if !before.is_empty() && names_in(path, before)?.contains(&args.name) {
+        let (name, path) = (&args.name, path.display());
+        return Err(UsageError(format!(
+            "user '{name}' exists in {path} already; for a new token remove it first: taskyard user remove {name} --users {path}"
+        ))
+        .into());
+    }
     let gap = if before.is_empty() || before.ends_with("\n\n") { "" } else { "\n" };
     let end = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
     change.set(format!("{before}{end}{gap}{entry}"));

@@ -63,16 +63,17 @@ async fn a_schedule_is_created_corrected_and_changed() {
     let confirm = "[data-role=confirm]";
     let ready = "!document.querySelector('[data-role=confirm]').disabled";
     browse(&format!("{}/schedules", site.url()), async |page| {
+        page.until("document.querySelector('[data-action=add]:not([hidden])')").await;
         page.click("[data-action=add]").await;
         page.fill("[name=name]", "hourly").await;
         page.fill("[name=tube]", "reports").await;
         page.until("document.querySelector('[data-role=confirm]').disabled").await;
         page.fill("[name=cron]", "61 * * * *").await;
-        page.fill("[name=data]", r#"{"id": 9007199254740993}"#).await;
+        page.replace("[name=data]", r#"{"id": 9007199254740993}"#).await;
         page.until(ready).await;
         page.click(confirm).await;
         page.until("text('.ask [role=alert]').includes('61')").await;
-        page.fill("[name=cron]", "5 * * * *").await;
+        page.replace("[name=cron]", "5 * * * *").await;
         page.fill("[name=zone]", "Europe/Berlin").await;
         page.picture("new-schedule").await;
         page.click(confirm).await;
@@ -85,15 +86,17 @@ async fn a_schedule_is_created_corrected_and_changed() {
         let kept = json!({ "tube": "reports", "task": { "data": 1, "pri": 7 }, "every": 60, "start": 5, "until": 9e9 });
         site.put("/v1/schedules/kept", kept).await;
         page.open(&format!("{}/schedules/kept", site.url())).await;
+        page.until("document.querySelector('[data-action=change]')").await;
         page.click("[data-action=change]").await;
         page.until(ready).await;
-        page.fill("[name=every]", "120").await;
+        page.replace("[name=every]", "120").await;
         page.click(confirm).await;
         page.until("text('#announcement') === 'Changed kept'").await;
         let found = site.get("/v1/schedules/kept").await;
         assert_eq!(found["task"], json!({ "data": 1, "pri": 7 }));
         assert_eq!([&found["every"], &found["start"], &found["until"]], [120.0, 5.0, 9e9]);
         page.open(&format!("{}/schedules", site.url())).await;
+        page.until("document.querySelector('[data-action=add]:not([hidden])')").await;
         page.click("[data-action=add]").await;
         for (name, value) in [("name", "kept"), ("tube", "reports"), ("every", "1")] {
             page.fill(&format!("[name={name}]"), value).await;

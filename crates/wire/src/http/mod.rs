@@ -132,8 +132,17 @@ pub use workers::{
 /// Parses a request. A missing body is an empty object, so that `take` needs none.
 pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
     let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
-    serde_json::from_slice(body)
-        .map_err(|error| Error::Invalid(format!("the request cannot be read: {error}")))
+    serde_json::from_slice(body).map_err(|error| Error::Invalid(unreadable(&error)))
+}
+
+/// Why a request cannot be read, without names of types.
+fn unreadable(error: &serde_json::Error) -> String {
+    let why = error.to_string();
+    let why = why.replace("expected f64", "expected a number");
+    let why = ["u64", "u32"].iter().fold(why, |why, name| {
+        why.replace(&format!("expected {name}"), "expected a whole number from 0")
+    });
+    format!("the request cannot be read: {why}")
 }
 
 /// Parses a server's answer, on the client's side.
