@@ -12,7 +12,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use serde_json::json;
 use taskyard_wire::Code;
 use taskyard_wire::http::ErrorAnswer;
 use tokio::net::{TcpListener, TcpStream};
