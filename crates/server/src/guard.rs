@@ -14,15 +14,17 @@ use axum::http::header::{
     CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue, ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, Method};
+use axum::http::{Extensions, HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use taskyard_core::TubeName;
 use taskyard_wire::Code;
 
 use crate::app::{App, SharedApp};
 use crate::auth::ShownTokens;
 use crate::dashboard;
 use crate::http::{self, Refusal};
+use crate::metrics::CountedRequest;
 use crate::session_cookie::{ShownSession, session_of};
 use crate::users::{Principal, TokenHash};
 use crate::worker_origins::LatestWorker;
@@ -45,21 +47,66 @@ pub(crate) struct ClientConnection {
     pub worker: Mutex<LatestWorker>,
 }
 
-/// Admits or refuses a request, counts it, and sets the headers of every response.
-pub(crate) async fn admit(
-    State(app): State<SharedApp>,
-    mut request: Request,
-    next: Next,
-) -> Response {
+/// What is known of a request beside its own parts; one extension for all of it, because the first one allocates.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestContext {
+    connection: Arc<ClientConnection>,
+    /// The user, once the request is admitted.
+    principal: Option<Principal>,
+    /// The tube in the path, if the request does not pass through the router.
+    tube: Option<TubeName>,
+}
+
+impl RequestContext {
+    /// The context of a request on this connection.
+    pub fn new(connection: Arc<ClientConnection>, tube: Option<TubeName>) -> Self {
+        RequestContext { connection, principal: None, tube }
+    }
+
+    /// The context of a request with these extensions.
+    pub fn of(extensions: &Extensions) -> Option<&Self> {
+        extensions.get()
+    }
+
+    /// The connection over which the request arrived.
+    pub fn connection(&self) -> &Arc<ClientConnection> {
+        &self.connection
+    }
+
+    /// The user that sent it, once it is admitted.
+    pub fn principal(&self) -> Option<&Principal> {
+        self.principal.as_ref()
+    }
+
+    /// The tube in the path, if the request does not pass through the router.
+    pub fn tube(&self) -> Option<&TubeName> {
+        self.tube.as_ref()
+    }
+}
+
+/// Admits or refuses a request that the router has found an endpoint for.
+pub(crate) async fn admit(State(app): State<SharedApp>, request: Request, next: Next) -> Response {
     let counted = app.requests.begin(&request);
-    let response = match check(&app, &request) {
+    admit_counted(&app, counted, request, |request| next.run(request)).await
+}
+
+/// Admits or refuses a request, counts it, and sets the headers of every response.
+pub(crate) async fn admit_counted<F: Future<Output = Response>>(
+    app: &App,
+    counted: CountedRequest,
+    mut request: Request,
+    answer: impl FnOnce(Request) -> F,
+) -> Response {
+    let response = match check(app, &request) {
         Ok(principal) => {
-            request.extensions_mut().insert(principal);
-            next.run(request).await
+            if let Some(context) = request.extensions_mut().get_mut::<RequestContext>() {
+                context.principal = Some(principal);
+            }
+            answer(request).await
         }
         Err(refusal) => refusal.into_response(),
     };
-    let mut response = http::count(&app, response);
+    let mut response = http::count(app, response);
     app.requests.end(counted, response.status());
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -118,7 +165,7 @@ pub(crate) fn log_in(
     request: &Request,
     tokens: &[TokenHash],
 ) -> Result<Principal, Refusal> {
-    let caller = request.extensions().get::<Arc<ClientConnection>>();
+    let caller = RequestContext::of(request.extensions()).map(|context| &context.connection);
     let peer = caller.map_or(Ipv4Addr::UNSPECIFIED.into(), |caller| caller.peer);
     let now = Instant::now();
     let of_token = |token: &TokenHash| Some((*token, app.users.with_secret(token)?));

@@ -13,7 +13,7 @@ use taskyard_wire::http::parse_whole;
 
 use super::Refusal;
 use crate::app::{App, SharedApp};
-use crate::guard::ClientConnection;
+use crate::guard::{ClientConnection, RequestContext};
 use crate::worker_origins::client_version;
 
 /// The parsed JSON body. An absent body is an empty object.
@@ -58,6 +58,10 @@ impl<S: Send + Sync> FromRequestParts<S> for TubePath {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        // Without the router the name was read before.
+        if let Some(tube) = RequestContext::of(&parts.extensions).and_then(RequestContext::tube) {
+            return Ok(TubePath(tube.clone()));
+        }
         let name = Path::<String>::from_request_parts(parts, state).await;
         let Path(name) = name.map_err(|error| bad_path(error.body_text()))?;
         Ok(TubePath(TubeName::new(&name)?))
@@ -116,7 +120,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
         Ok(Caller {
-            connection: parts.extensions.get().cloned(),
+            connection: RequestContext::of(&parts.extensions)
+                .map(|context| context.connection().clone()),
             agent: parts.headers.get(USER_AGENT).cloned(),
         })
     }

@@ -8,6 +8,7 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use taskyard_wire::Code;
 
 use super::described::{Described, ToSchema};
+use super::direct::{self, DirectHandler};
 use crate::app::SharedApp;
 
 /// One path with one method. The router and the OpenAPI document are both built from these, so they
@@ -37,6 +38,8 @@ pub(crate) struct Route {
     pub open: bool,
     /// The handler.
     pub handler: MethodRouter<SharedApp>,
+    /// The same for requests that need no router.
+    pub direct: Option<DirectHandler>,
 }
 
 /// A shape of the wire, or a text, as the document shows it.
@@ -99,6 +102,7 @@ impl Route {
     ) -> Self {
         let filter = MethodFilter::try_from(method.clone());
         let filter = filter.expect("endpoints use standard methods");
+        let direct = direct::handler_of(&method, path, &handler);
         let route = Route {
             method,
             path,
@@ -110,6 +114,7 @@ impl Route {
             refusals: BTreeMap::new(),
             open: false,
             handler: on(filter, handler),
+            direct,
         };
         let route = route.refuses([Code::Invalid, Code::Forbidden, Code::Overloaded]);
         if path.contains("{tube}") {

@@ -14,7 +14,7 @@ use taskyard_wire::Code;
 use super::Refusal;
 use super::request_app::refused;
 use crate::audit::{Audit, AuditDraft, Requester};
-use crate::guard::{self, ClientConnection};
+use crate::guard::{self, RequestContext};
 use crate::users::Principal;
 
 /// The rights that an endpoint needs at least.
@@ -101,6 +101,13 @@ fn access_of_named(operation: &str) -> Option<RouteAccess> {
 }
 
 impl RouteChecks {
+    /// The checks of this operation, without an audit.
+    #[cfg(test)]
+    pub fn of_test(name: &'static str) -> Self {
+        let access = access_of(name).expect("every endpoint has an entry");
+        RouteChecks { access, accepts_query: false, audit: Arc::default(), name }
+    }
+
     /// Refuses a request without the rights of its endpoint, with a query that would be ignored, or with content that is not JSON.
     pub async fn admit(&self, request: &mut Request) -> Result<(), Refusal> {
         if !may_do_all(request) {
@@ -115,7 +122,7 @@ impl RouteChecks {
 
 /// Whether the user of a request has all rights.
 fn may_do_all(request: &Request) -> bool {
-    let principal = request.extensions().get::<Principal>();
+    let principal = RequestContext::of(request.extensions()).and_then(RequestContext::principal);
     principal.is_some_and(|principal| *principal.permissions() == Permissions::All)
 }
 
@@ -127,7 +134,10 @@ impl RouteAccess {
         (audit, operation): (&Arc<Audit>, &'static str),
     ) -> Result<(), Refusal> {
         let params = request.extract_parts::<RawPathParams>().await;
-        let Some(principal) = request.extensions().get::<Principal>() else {
+        let context = RequestContext::of(request.extensions());
+        let Some((context, principal)) =
+            context.and_then(|found| Some((found, found.principal()?)))
+        else {
             return Err(Refusal::new(Code::Forbidden, "the user is not known"));
         };
         // A path that cannot be decoded is refused by the handler.
@@ -138,13 +148,13 @@ impl RouteAccess {
             "schedule" => Some(AccessTarget::Schedule(value)),
             _ => None,
         });
-        let target = target.unwrap_or(AccessTarget::Any);
+        let direct = context.tube().map(|tube| AccessTarget::Tube(tube.as_str()));
+        let target = direct.or(target).unwrap_or(AccessTarget::Any);
         let Some(denied) = self.missing(principal, target) else { return Ok(()) };
         let is_audited = denied.verb.is_audited();
         let refused = refused(principal, denied);
         if is_audited {
-            let client = request.extensions().get::<Arc<ClientConnection>>();
-            let peer = client.map(|client| client.peer);
+            let peer = Some(context.connection().peer);
             let requester = Requester { user: principal.name(), peer, protocol: "http" };
             let draft = AuditDraft::new(audit, requester, action(operation), target);
             let recorded = draft.refused(&refused.to_string());

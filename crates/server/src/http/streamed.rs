@@ -253,8 +253,12 @@ pub(super) fn with_permit(
     mut response: Response,
     mut permit: ResponsePermit,
 ) -> Response {
-    let _ = app.response_budget.resize(&mut permit, size_of(&response));
-    response.extensions_mut().insert(AlreadyCounted);
+    let size = size_of(&response);
+    let _ = app.response_budget.resize(&mut permit, size);
+    // A small response is not counted at all.
+    if !is_small(size) {
+        response.extensions_mut().insert(AlreadyCounted);
+    }
     attach(response, permit)
 }
 
