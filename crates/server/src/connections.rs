@@ -4,14 +4,14 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use axum::extract::ConnectInfo;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use socket2::{SockRef, TcpKeepalive};
 use taskyard_wire::Code;
@@ -24,7 +24,8 @@ use tokio::time::{sleep, timeout};
 use crate::app::SharedApp;
 use crate::clock_guard::{UNUSABLE_CLOCK, clock_is_unusable, serve_guarded};
 use crate::config::Config;
-use crate::guard::{ClientConnection, RequestContext};
+use crate::guard::ClientConnection;
+use crate::head_timer::HeadTimer;
 use crate::http::HttpRoutes;
 use crate::iproto;
 use crate::server_stream::{ServerStream, send_and_close};
@@ -191,6 +192,7 @@ pub(crate) async fn serve_stream(
         peer: ip,
         proven_token: AtomicU64::new(0),
         proven: AtomicU64::new(0),
+        admitted_host: OnceLock::new(),
         worker: Mutex::default(),
     });
     let (router, direct) = (TowerToHyperService::new(routes.router), &*routes.direct);
@@ -198,21 +200,20 @@ pub(crate) async fn serve_stream(
         let (caller, router, app) = (caller.clone(), &router, &app);
         async move {
             if let Some((route, tube)) = direct.find(&request) {
-                let context = RequestContext::new(caller, Some(tube));
-                return Ok(route.answer(app, request, context).await);
+                return Ok(route.answer(app, request, caller, tube).await);
             }
             let extensions = request.extensions_mut();
             // A hosted service may need the address of the client.
             if let Some(peer) = peer {
                 extensions.insert(ConnectInfo(peer));
             }
-            extensions.insert(RequestContext::new(caller, None));
+            extensions.insert(caller);
             router.call(request).await
         }
     });
     let stream = StallTimeoutStream::new(stream, app.answer_stall_max);
     let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
+        .timer(HeadTimer::default())
         .header_read_timeout(IDLE_MAX)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use axum::body::HttpBody;
@@ -14,10 +14,9 @@ use axum::http::header::{
     CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue, ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::uri::Authority;
-use axum::http::{Extensions, HeaderMap, Method};
+use axum::http::{HeaderMap, Method, Request as HttpRequest};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use taskyard_core::TubeName;
 use taskyard_wire::Code;
 
 use crate::app::{App, SharedApp};
@@ -31,6 +30,8 @@ use crate::worker_origins::LatestWorker;
 
 /// Endpoints that need no token, in addition to the dashboard: they show nothing about tasks.
 const OPEN: [&str; 2] = ["/healthz", "/openapi.json"];
+/// A longer Host header is not remembered.
+const HOST_BYTES_MAX: usize = 256;
 /// How often a connection with the correct token renews the proof for its address.
 const PROVE_EVERY_SECONDS: u64 = 60;
 
@@ -43,69 +44,32 @@ pub(crate) struct ClientConnection {
     pub proven_token: AtomicU64,
     /// When the proof was last renewed, in seconds since the server started.
     pub proven: AtomicU64,
+    /// The first Host header with which a guest was admitted.
+    pub admitted_host: OnceLock<Box<str>>,
     /// The worker of its latest take.
     pub worker: Mutex<LatestWorker>,
 }
 
-/// What is known of a request beside its own parts; one extension for all of it, because the first one allocates.
-#[derive(Clone, Debug)]
-pub(crate) struct RequestContext {
-    connection: Arc<ClientConnection>,
-    /// The user, once the request is admitted.
-    principal: Option<Principal>,
-    /// The tube in the path, if the request does not pass through the router.
-    tube: Option<TubeName>,
-}
-
-impl RequestContext {
-    /// The context of a request on this connection.
-    pub fn new(connection: Arc<ClientConnection>, tube: Option<TubeName>) -> Self {
-        RequestContext { connection, principal: None, tube }
-    }
-
-    /// The context of a request with these extensions.
-    pub fn of(extensions: &Extensions) -> Option<&Self> {
-        extensions.get()
-    }
-
-    /// The connection over which the request arrived.
-    pub fn connection(&self) -> &Arc<ClientConnection> {
-        &self.connection
-    }
-
-    /// The user that sent it, once it is admitted.
-    pub fn principal(&self) -> Option<&Principal> {
-        self.principal.as_ref()
-    }
-
-    /// The tube in the path, if the request does not pass through the router.
-    pub fn tube(&self) -> Option<&TubeName> {
-        self.tube.as_ref()
-    }
-}
-
-/// Admits or refuses a request that the router has found an endpoint for.
-pub(crate) async fn admit(State(app): State<SharedApp>, request: Request, next: Next) -> Response {
-    let counted = app.requests.begin(&request);
-    admit_counted(&app, counted, request, |request| next.run(request)).await
-}
-
 /// Admits or refuses a request, counts it, and sets the headers of every response.
-pub(crate) async fn admit_counted<F: Future<Output = Response>>(
-    app: &App,
-    counted: CountedRequest,
+pub(crate) async fn admit(
+    State(app): State<SharedApp>,
     mut request: Request,
-    answer: impl FnOnce(Request) -> F,
+    next: Next,
 ) -> Response {
-    let response = match check(app, &request) {
+    let counted = app.requests.begin(&request);
+    let client = request.extensions().get::<Arc<ClientConnection>>();
+    let response = match check(&app, &request, client) {
         Ok(principal) => {
-            if let Some(context) = request.extensions_mut().get_mut::<RequestContext>() {
-                context.principal = Some(principal);
-            }
-            answer(request).await
+            request.extensions_mut().insert(principal);
+            next.run(request).await
         }
         Err(refusal) => refusal.into_response(),
     };
+    finish(&app, counted, response)
+}
+
+/// Counts a request and its response, and sets the headers of every response.
+pub(crate) fn finish(app: &App, counted: CountedRequest, response: Response) -> Response {
     let mut response = http::count(app, response);
     app.requests.end(counted, response.status());
     let headers = response.headers_mut();
@@ -117,7 +81,11 @@ pub(crate) async fn admit_counted<F: Future<Output = Response>>(
 
 /// The user that sends the request. What the user may do is checked with each command; see
 /// `http::RequestApp`.
-fn check(app: &App, request: &Request) -> Result<Principal, Refusal> {
+pub(crate) fn check<B>(
+    app: &App,
+    request: &HttpRequest<B>,
+    client: Option<&Arc<ClientConnection>>,
+) -> Result<Principal, Refusal> {
     let headers = request.headers();
     check_origin(headers, app.session_cookie.is_encrypted())?;
     let guest = app.users.guest();
@@ -125,7 +93,7 @@ fn check(app: &App, request: &Request) -> Result<Principal, Refusal> {
     let as_guest = || {
         if may_be_guest {
             // A page of another site could use its own name for this server, and the rights of the guest.
-            app.hosts.check(headers)?;
+            app.hosts.check_once(headers, client.map(|client| &client.admitted_host))?;
         }
         Ok(guest.clone())
     };
@@ -149,10 +117,10 @@ fn check(app: &App, request: &Request) -> Result<Principal, Refusal> {
                 Err(Refusal::new(Code::Unauthorized, message))
             }
         },
-        ShownTokens::Malformed => log_in(app, request, &[]),
+        ShownTokens::Malformed => log_in(app, client, &[]),
         ShownTokens::These(tokens) => {
             let hashes: Vec<_> = tokens.into_iter().map(TokenHash::of).collect();
-            log_in(app, request, &hashes)
+            log_in(app, client, &hashes)
         }
     }
 }
@@ -162,10 +130,9 @@ fn check(app: &App, request: &Request) -> Result<Principal, Refusal> {
 /// random and cannot be guessed; all others share the attempts of the address.
 pub(crate) fn log_in(
     app: &App,
-    request: &Request,
+    caller: Option<&Arc<ClientConnection>>,
     tokens: &[TokenHash],
 ) -> Result<Principal, Refusal> {
-    let caller = RequestContext::of(request.extensions()).map(|context| &context.connection);
     let peer = caller.map_or(Ipv4Addr::UNSPECIFIED.into(), |caller| caller.peer);
     let now = Instant::now();
     let of_token = |token: &TokenHash| Some((*token, app.users.with_secret(token)?));
@@ -213,7 +180,7 @@ fn is_open(app: &App, path: &str) -> bool {
 
 /// Refuses content that is not JSON where JSON is required: in a POST, PUT or PATCH, and in any
 /// body.
-pub(crate) fn require_json(request: &Request) -> Result<(), Refusal> {
+pub(crate) fn require_json<B: HttpBody>(request: &HttpRequest<B>) -> Result<(), Refusal> {
     let changes = matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH);
     let needed = changes || !request.body().is_end_stream();
     if needed && !is_json(request.headers()) {
@@ -224,7 +191,7 @@ pub(crate) fn require_json(request: &Request) -> Result<(), Refusal> {
 }
 
 /// Refuses a query string where none is defined, because it would be ignored.
-pub(crate) fn refuse_query(request: &Request) -> Result<(), Refusal> {
+pub(crate) fn refuse_query<B>(request: &HttpRequest<B>) -> Result<(), Refusal> {
     if request.uri().query().is_some_and(|query| !query.is_empty()) {
         let message = "this endpoint has no query parameters; put the fields into the JSON body";
         return Err(Refusal::new(Code::Invalid, message));
@@ -233,7 +200,11 @@ pub(crate) fn refuse_query(request: &Request) -> Result<(), Refusal> {
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
-    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let value = headers.get(CONTENT_TYPE);
+    if value.is_some_and(|value| value == "application/json") {
+        return true;
+    }
+    let value = value.and_then(|value| value.to_str().ok());
     let kind = value.and_then(|value| value.split(';').next()).unwrap_or_default();
     kind.trim().eq_ignore_ascii_case("application/json")
 }
@@ -251,6 +222,27 @@ impl AllowedHosts {
     /// The names of this address, and `names`.
     pub fn new(bound: SocketAddr, names: Vec<String>) -> Self {
         AllowedHosts { bound: bound.ip(), port: bound.port(), names }
+    }
+
+    /// The same for a connection, whose requests usually have the same host.
+    fn check_once(
+        &self,
+        headers: &HeaderMap,
+        admitted: Option<&OnceLock<Box<str>>>,
+    ) -> Result<(), Refusal> {
+        let host = only(headers, HOST)?;
+        let known = admitted.and_then(OnceLock::get);
+        if known.is_some_and(|known| host == Some(known)) {
+            return Ok(());
+        }
+        self.check(headers)?;
+        if let (Some(admitted), Some(host)) = (admitted, host)
+            && host.len() <= HOST_BYTES_MAX
+        {
+            // The first one stays: a connection with several hosts is rare.
+            _ = admitted.set(host.into());
+        }
+        Ok(())
     }
 
     fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {

@@ -6,16 +6,19 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::Request;
-use axum::handler::Handler;
-use axum::http::Method;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::{Method, Request};
 use axum::response::{IntoResponse, Response};
+use serde::de::DeserializeOwned;
 use taskyard_core::TubeName;
+use taskyard_core::access::AccessTarget;
 
+use super::request::{Caller, Json, TubePath};
 use super::route_access::RouteChecks;
+use super::{Refusal, RequestApp};
 use crate::app::SharedApp;
-use crate::guard::{self, RequestContext};
+use crate::guard::{self, ClientConnection};
+use crate::users::Principal;
 
 /// How the path of an endpoint begins, before the name of its verb.
 const PATTERN: &str = "/v1/tubes/{tube}/";
@@ -24,8 +27,58 @@ const TUBES: &str = "/v1/tubes/";
 
 /// A response that is being made.
 type PendingResponse = Pin<Box<dyn Future<Output = Response> + Send>>;
-/// The handler of an endpoint, which extracts what it needs from the request.
-pub(super) type DirectHandler = Arc<dyn Fn(Request, SharedApp) -> PendingResponse + Send + Sync>;
+/// A handler with the extraction of its arguments.
+pub(crate) type DirectHandler = Box<dyn Fn(TubeCall) -> PendingResponse + Send + Sync>;
+
+/// An admitted request, from which a handler gets its arguments.
+pub(crate) struct TubeCall {
+    app: RequestApp,
+    tube: TubePath,
+    caller: Caller,
+    body: Body,
+}
+
+/// A handler of a verb: an async function of user, tube and JSON body, and perhaps the caller.
+pub(crate) trait TubeHandler<Args>: Send + Sync + 'static {
+    /// Parses the body and runs the handler.
+    fn begin(&self, call: TubeCall) -> PendingResponse;
+}
+
+impl<F, T, Running> TubeHandler<(T,)> for F
+where
+    F: Fn(RequestApp, TubePath, Json<T>) -> Running + Clone + Send + Sync + 'static,
+    T: DeserializeOwned + Send + 'static,
+    Running: Future<Output = Result<Response, Refusal>> + Send,
+{
+    fn begin(&self, call: TubeCall) -> PendingResponse {
+        let handler = self.clone();
+        Box::pin(async move {
+            let TubeCall { app, tube, body, .. } = call;
+            match app.request_reader.read(body).await {
+                Ok(request) => handler(app, tube, Json(request)).await.into_response(),
+                Err(error) => Refusal::from(error).into_response(),
+            }
+        })
+    }
+}
+
+impl<F, T, Running> TubeHandler<(Caller, T)> for F
+where
+    F: Fn(RequestApp, TubePath, Caller, Json<T>) -> Running + Clone + Send + Sync + 'static,
+    T: DeserializeOwned + Send + 'static,
+    Running: Future<Output = Result<Response, Refusal>> + Send,
+{
+    fn begin(&self, call: TubeCall) -> PendingResponse {
+        let handler = self.clone();
+        Box::pin(async move {
+            let TubeCall { app, tube, caller, body } = call;
+            match app.request_reader.read(body).await {
+                Ok(request) => handler(app, tube, caller, Json(request)).await.into_response(),
+                Err(error) => Refusal::from(error).into_response(),
+            }
+        })
+    }
+}
 
 /// The endpoints with the method POST and a path of tube and verb.
 pub(crate) struct DirectRoutes(Vec<DirectRoute>);
@@ -36,19 +89,6 @@ pub(crate) struct DirectRoute {
     path: &'static str,
     checks: Arc<RouteChecks>,
     handler: DirectHandler,
-}
-
-/// The handler of an endpoint without the router, if its method and path are of this kind.
-pub(super) fn handler_of<H, T>(method: &Method, path: &str, handler: &H) -> Option<DirectHandler>
-where
-    H: Handler<T, SharedApp>,
-    T: 'static,
-{
-    if *method != Method::POST || verb_of(path).is_none() {
-        return None;
-    }
-    let handler = handler.clone();
-    Some(Arc::new(move |request, app| Box::pin(handler.clone().call(request, app))))
 }
 
 /// The verb in a path of tube and verb.
@@ -70,7 +110,7 @@ impl DirectRoutes {
     }
 
     /// The endpoint of a request, and the tube in its path.
-    pub fn find<B>(&self, request: &hyper::Request<B>) -> Option<(&DirectRoute, TubeName)> {
+    pub fn find<B>(&self, request: &Request<B>) -> Option<(&DirectRoute, TubeName)> {
         if *request.method() != Method::POST {
             return None;
         }
@@ -88,23 +128,42 @@ impl DirectRoute {
     pub async fn answer<B>(
         &self,
         app: &SharedApp,
-        request: hyper::Request<B>,
-        context: RequestContext,
+        request: Request<B>,
+        client: Arc<ClientConnection>,
+        tube: TubeName,
     ) -> Response
     where
-        B: axum::body::HttpBody<Data = axum::body::Bytes> + Send + 'static,
+        B: HttpBody<Data = Bytes> + Send + 'static,
         B::Error: Into<axum::BoxError>,
     {
-        let mut request = request.map(Body::new);
-        request.extensions_mut().insert(context);
         let counted = app.requests.begin_known(self.path, request.method());
-        let answering = |mut request: Request| async move {
-            match self.checks.admit(&mut request).await {
-                Ok(()) => (self.handler)(request, app.clone()).await,
-                Err(refusal) => refusal.into_response(),
+        let response = match self.admit(app, &request, &client, &tube).await {
+            Ok(principal) => {
+                let app = RequestApp::new(app.clone(), principal, Some(client.peer));
+                let caller = Caller::new(Some(client), request.headers());
+                let body = Body::new(request.into_body());
+                (self.handler)(TubeCall { app, tube: TubePath(tube), caller, body }).await
             }
+            Err(refusal) => refusal.into_response(),
         };
-        guard::admit_counted(app, counted, request, answering).await
+        guard::finish(app, counted, response)
+    }
+
+    /// The user that sends a request, if it is one that the handler may get.
+    async fn admit<B: HttpBody>(
+        &self,
+        app: &SharedApp,
+        request: &Request<B>,
+        client: &Arc<ClientConnection>,
+        tube: &TubeName,
+    ) -> Result<Principal, Refusal> {
+        let principal = guard::check(app, request, Some(client))?;
+        if !RouteChecks::may_do_all(&principal) {
+            let target = AccessTarget::Tube(tube.as_str());
+            Box::pin(self.checks.require(&principal, Some(client.peer), target)).await?;
+        }
+        self.checks.check_content(request)?;
+        Ok(principal)
     }
 }
 
@@ -116,7 +175,7 @@ mod tests {
     use crate::http::routes;
 
     fn found(routes: &DirectRoutes, method: Method, uri: &str) -> Option<(&'static str, String)> {
-        let request = hyper::Request::builder().method(method).uri(uri).body(()).unwrap();
+        let request = Request::builder().method(method).uri(uri).body(()).unwrap();
         routes.find(&request).map(|(route, tube)| (route.verb, tube.to_string()))
     }
 

@@ -65,6 +65,8 @@ pub(crate) use streamed::count;
 #[cfg(test)]
 pub(crate) use tasks::STATES_PATTERN;
 
+/// How much memory is allocated for a response at first: enough for one task.
+const ANSWER_BYTES: usize = 512;
 /// Where the documents are, if this server has them.
 const DOCUMENTS: &str = "/docs/";
 
@@ -179,7 +181,8 @@ fn shown(path: &str) -> &str {
 
 /// A response with a JSON body.
 fn answer(status: StatusCode, shape: &impl Serialize) -> Result<Response, Refusal> {
-    let bytes = serde_json::to_vec(shape)
+    let mut bytes = Vec::with_capacity(ANSWER_BYTES);
+    serde_json::to_writer(&mut bytes, shape)
         .map_err(|error| Error::Store(format!("cannot encode the response: {error}")))?;
     let mut response = Response::new(bytes.into());
     *response.status_mut() = status;

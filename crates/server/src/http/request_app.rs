@@ -16,7 +16,7 @@ use taskyard_wire::Code;
 use super::Refusal;
 use crate::app::{App, SharedApp, unanswered};
 use crate::audit::{AuditDraft, Requester, TaskCounts};
-use crate::guard::RequestContext;
+use crate::guard::ClientConnection;
 use crate::users::{Principal, UserKey};
 
 /// The state of the server, and the user that sent the request.
@@ -43,6 +43,11 @@ pub(crate) enum RunError {
 }
 
 impl RequestApp {
+    /// The state for this user.
+    pub fn new(app: SharedApp, principal: Principal, peer: Option<IpAddr>) -> Self {
+        RequestApp { app, principal, peer }
+    }
+
     /// Runs one command, if the user may. An action of an operator or administrator is recorded.
     pub async fn run(&self, command: Command) -> Result<Reply, RunError> {
         match self.draft_of(&command) {
@@ -182,12 +187,11 @@ impl FromRequestParts<SharedApp> for RequestApp {
 
     async fn from_request_parts(parts: &mut Parts, app: &SharedApp) -> Result<Self, Refusal> {
         // Without the checks of `guard` there is no user, and so no right.
-        let context = RequestContext::of(&parts.extensions);
-        let principal = context.and_then(RequestContext::principal).cloned();
+        let principal = parts.extensions.get::<Principal>().cloned();
         let principal =
             principal.ok_or_else(|| Refusal::new(Code::Forbidden, "the user is not known"))?;
-        let peer = context.map(|context| context.connection().peer);
-        Ok(RequestApp { app: app.clone(), principal, peer })
+        let peer = parts.extensions.get::<Arc<ClientConnection>>().map(|client| client.peer);
+        Ok(RequestApp::new(app.clone(), principal, peer))
     }
 }
 
