@@ -108,6 +108,31 @@ struct ClusterRun<'a> {
     client: &'a Client,
 }
 
+/// Seconds of a measurement, and seconds of processor time in it.
+struct ClusterTimes {
+    seconds: f64,
+    own: f64,
+    nodes: Vec<f64>,
+}
+
+impl ClusterTimes {
+    /// Who used the processors, and how much for a task.
+    fn note(&self, tasks: usize) -> String {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let part = |used: f64| used / self.seconds;
+        let micros = |used: f64| used * 1e6 / tasks as f64;
+        let masters: f64 = self.nodes.iter().sum();
+        let each: Vec<_> = self.nodes.iter().map(|used| format!("{:.2}", part(*used))).collect();
+        format!(
+            "of {cores} cores Taskyard used {:.2}, the masters {}; {:.1} and {:.1} µs of a task",
+            part(self.own),
+            each.join(" + "),
+            micros(self.own),
+            micros(masters)
+        )
+    }
+}
+
 #[derive(Clone, Copy)]
 enum Verb {
     Put,
@@ -132,10 +157,9 @@ impl ClusterRun<'_> {
             let seconds = before.2.elapsed().as_secs_f64();
             let own = seconds_used(std::process::id())? - before.0;
             let nodes = self.cluster.used()?;
-            let nodes =
-                nodes.iter().zip(&before.1).map(|(after, before)| (after - before) / seconds);
+            let nodes = nodes.iter().zip(&before.1).map(|(after, before)| after - before).collect();
             self.check(left).await?;
-            self.add_row(report, (what, load), &measured, (own / seconds, nodes.collect()));
+            self.add_row(report, (what, load), &measured, &ClusterTimes { seconds, own, nodes });
         }
         Ok(())
     }
@@ -155,23 +179,21 @@ impl ClusterRun<'_> {
         report: &mut Report,
         (what, load): (&str, Load),
         measured: &Measured,
-        (own, nodes): (f64, Vec<f64>),
+        times: &ClusterTimes,
     ) {
         let how = match load.batch {
             1 => format!("{CLIENTS} clients one by one"),
             batch => format!("{CLIENTS} clients, batches of {batch}"),
         };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let nodes: Vec<_> = nodes.iter().map(|used| format!("{used:.2}")).collect();
         report.add(Row {
             what: format!("Redis Cluster of {}, {what}, {how}", self.cluster.nodes.len()),
             figure: measured.rate(),
             unit: "tasks/s",
             target: None,
             note: format!(
-                "{TUBES} tubes; of {cores} cores Taskyard used {own:.2}, the masters {}; {}; {SETTINGS_NOTE}",
-                nodes.join(" and "),
-                measured.note(),
+                "{TUBES} tubes; {}; {}; {SETTINGS_NOTE}",
+                times.note(load.tasks),
+                measured.note()
             ),
         });
     }

@@ -181,7 +181,16 @@ fn shown(path: &str) -> &str {
 
 /// A response with a JSON body.
 fn answer(status: StatusCode, shape: &impl Serialize) -> Result<Response, Refusal> {
-    let mut bytes = Vec::with_capacity(ANSWER_BYTES);
+    answer_sized(status, shape, ANSWER_BYTES)
+}
+
+/// The same for a body of about this many bytes.
+fn answer_sized(
+    status: StatusCode,
+    shape: &impl Serialize,
+    bytes: usize,
+) -> Result<Response, Refusal> {
+    let mut bytes = Vec::with_capacity(bytes);
     serde_json::to_writer(&mut bytes, shape)
         .map_err(|error| Error::Store(format!("cannot encode the response: {error}")))?;
     let mut response = Response::new(bytes.into());
