@@ -16,7 +16,7 @@ use super::iproto::BenchServer;
 use super::load::{self, Load};
 use super::report::{Report, Row, Target};
 use super::{Size, store_in};
-use one_by_one::{CONNECTIONS, Phase};
+use one_by_one::{CONNECTIONS, HttpPhase};
 
 pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
     in_batches(report, folder, size).await?;
@@ -66,7 +66,7 @@ async fn in_batches(report: &mut Report, folder: &Path, size: Size) -> Result<()
 }
 
 /// Single requests: the server on its own threads, as `serve` has them, and the load on one thread.
-fn singles(store: &str, tasks: usize) -> Result<[Phase; 2]> {
+fn singles(store: &str, tasks: usize) -> Result<[HttpPhase; 2]> {
     let load = || {
         // Created and dropped on that thread: a runtime cannot be dropped inside another one.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -82,7 +82,7 @@ fn singles(store: &str, tasks: usize) -> Result<[Phase; 2]> {
     })
 }
 
-fn add_rows(report: &mut Report, (store, what): (&str, &str), asked: f64, phase: Phase) {
+fn add_rows(report: &mut Report, (store, what): (&str, &str), asked: f64, phase: HttpPhase) {
     let what = format!("HTTP {what}, {CONNECTIONS} connections one by one, {store}");
     let (server, load) = phase.micros();
     report.add(Row {

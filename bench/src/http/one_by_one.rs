@@ -21,7 +21,7 @@ const TUBE: &str = "singles";
 
 /// What one phase cost in all rounds.
 #[derive(Clone, Copy, Default)]
-pub struct Phase {
+pub struct HttpPhase {
     pub tasks: usize,
     pub seconds: f64,
     /// Seconds of processor time of this process, and of the thread with the load alone.
@@ -29,7 +29,7 @@ pub struct Phase {
     pub load: f64,
 }
 
-impl Phase {
+impl HttpPhase {
     /// Tasks a second.
     pub fn rate(self) -> f64 {
         self.tasks as f64 / self.seconds
@@ -41,7 +41,7 @@ impl Phase {
         (micros(self.process - self.load), micros(self.load))
     }
 
-    fn add(&mut self, other: Phase) {
+    fn add(&mut self, other: HttpPhase) {
         self.tasks += other.tasks;
         self.seconds += other.seconds;
         self.process += other.process;
@@ -50,10 +50,10 @@ impl Phase {
 }
 
 /// Puts, and pairs of take and ack, in rounds of 200,000. Runs on the calling thread, which must have a runtime of its own.
-pub async fn measure(address: &str, tasks: usize) -> Result<[Phase; 2]> {
+pub async fn measure(address: &str, tasks: usize) -> Result<[HttpPhase; 2]> {
     let counter = load::open(&format!("http://{address}")).await?;
     let requests = Rc::new(Requests::new(address));
-    let (mut puts, mut pairs) = (Phase::default(), Phase::default());
+    let (mut puts, mut pairs) = (HttpPhase::default(), HttpPhase::default());
     for _ in 0..(tasks / ROUND).max(1) {
         puts.add(phase(address, &requests, Work::Put).await?);
         count(&counter, ROUND as u64).await?;
@@ -98,7 +98,7 @@ enum Work {
 }
 
 /// One round of a phase on new connections, which are opened before the time begins.
-async fn phase(address: &str, requests: &Rc<Requests>, work: Work) -> Result<Phase> {
+async fn phase(address: &str, requests: &Rc<Requests>, work: Work) -> Result<HttpPhase> {
     let mut clients = Vec::new();
     for _ in 0..CONNECTIONS {
         clients.push(RawClient::connect(address).await?);
@@ -123,7 +123,7 @@ async fn phase(address: &str, requests: &Rc<Requests>, work: Work) -> Result<Pha
     ids.sort_unstable();
     ids.dedup();
     ensure!(ids.len() == ROUND, "{} tasks instead of {ROUND}", ids.len());
-    Ok(Phase { tasks: ROUND, seconds, process: after.0 - before.0, load: after.1 - before.1 })
+    Ok(HttpPhase { tasks: ROUND, seconds, process: after.0 - before.0, load: after.1 - before.1 })
 }
 
 /// One connection, until all tasks of the round are claimed; returns the ids of its own.
