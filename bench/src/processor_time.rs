@@ -60,6 +60,11 @@ fn tree(process: u32) -> Result<Vec<(u32, ProcessTimes)>> {
     Ok(found)
 }
 
+/// Seconds of processor time that the calling thread has used.
+pub fn seconds_used_by_thread() -> Result<f64> {
+    Ok(parse(&read_to_string("/proc/thread-self/stat")?).context("an odd line in /proc")?.own)
+}
+
 fn read(process: u32) -> Result<ProcessTimes> {
     parse(&read_to_string(format!("/proc/{process}/stat"))?).context("an odd line in /proc")
 }

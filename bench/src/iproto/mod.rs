@@ -101,7 +101,10 @@ async fn basics(address: &str, size: Size) -> Result<[f64; 6]> {
 
 /// A server with its own threads.
 pub(super) struct BenchServer {
+    /// Where it speaks iproto.
     pub address: String,
+    /// Where it answers HTTP.
+    pub http_address: String,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<Result<()>>,
 }
@@ -120,12 +123,12 @@ impl BenchServer {
             runtime.block_on(async {
                 let server = Server::bind(config, engine).await?;
                 let address = server.iproto_address().context("there is no iproto")?;
-                bound.send(address.to_string())?;
+                bound.send((address.to_string(), server.address().to_string()))?;
                 Ok(server.run(async { _ = stopped.await }).await?)
             })
         });
-        let address = address.recv().context("the server does not start")?;
-        Ok(BenchServer { address, stop, thread })
+        let (address, http_address) = address.recv().context("the server does not start")?;
+        Ok(BenchServer { address, http_address, stop, thread })
     }
 
     pub fn stop(self) -> Result<()> {

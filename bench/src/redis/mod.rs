@@ -2,8 +2,9 @@
 //!
 //! It is started for the benchmark, with the most common settings (`appendfsync everysec`). Taskyard uses the
 //! public client, 16 clients that share one engine; the others are programs in the folder `bench`, which
-//! `cargo xtask bench` installs with their packages.
+//! `cargo xtask bench` installs with their packages. Then Taskyard alone on clusters.
 
+mod cluster;
 mod peers;
 pub mod server;
 
@@ -63,7 +64,8 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
         results.push((peer, measured));
     }
     add_rows(report, &figures, &results);
-    Ok(())
+    drop(server);
+    cluster::measure(report, &program, folder, amounts).await
 }
 
 /// One figure of a peer, where it has such.

@@ -4,15 +4,14 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::ConnectInfo;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use socket2::{SockRef, TcpKeepalive};
 use taskyard_wire::Code;
@@ -26,6 +25,8 @@ use crate::app::SharedApp;
 use crate::clock_guard::{UNUSABLE_CLOCK, clock_is_unusable, serve_guarded};
 use crate::config::Config;
 use crate::guard::ClientConnection;
+use crate::head_timer::HeadTimer;
+use crate::http::HttpRoutes;
 use crate::iproto;
 use crate::server_stream::{ServerStream, send_and_close};
 use crate::slow_reader::StallTimeoutStream;
@@ -56,7 +57,7 @@ pub(crate) struct ServerSignal {
 /// All open connections.
 pub(crate) struct Connections {
     app: SharedApp,
-    router: Router,
+    routes: HttpRoutes,
     open: JoinSet<()>,
     rejections: Arc<Semaphore>,
     signal: watch::Sender<ServerSignal>,
@@ -64,11 +65,11 @@ pub(crate) struct Connections {
 
 impl Connections {
     /// No connections yet.
-    pub fn new(app: SharedApp, router: Router) -> Self {
+    pub fn new(app: SharedApp, routes: HttpRoutes) -> Self {
         let rejections = Arc::new(Semaphore::new(REJECTIONS_MAX));
         Connections {
             app,
-            router,
+            routes,
             open: JoinSet::new(),
             rejections,
             signal: watch::Sender::default(),
@@ -99,11 +100,11 @@ impl Connections {
         let Ok(permit) = self.app.connection_permits.clone().try_acquire_owned() else {
             return self.reject(stream);
         };
-        let router = self.router.clone();
+        let routes = self.routes.clone();
         let signal = self.signal.subscribe();
         let app = self.app.clone();
         self.open.spawn(async move {
-            serve(stream, router, signal, app).await;
+            serve(stream, routes, signal, app).await;
             drop(permit);
         });
     }
@@ -161,7 +162,7 @@ impl Connections {
 
 async fn serve(
     stream: TcpStream,
-    router: Router,
+    routes: HttpRoutes,
     mut signal: watch::Receiver<ServerSignal>,
     app: SharedApp,
 ) {
@@ -172,14 +173,14 @@ async fn serve(
         () = wait_for_close(&mut signal) => None,
     };
     let Some(stream) = accepted else { return };
-    serve_stream(stream, peer, router, signal, app).await;
+    serve_stream(stream, peer, routes, signal, app).await;
 }
 
 /// Serves the requests of a connection until it ends or the server is stopping.
 pub(crate) async fn serve_stream(
     stream: ServerStream,
     peer: Option<SocketAddr>,
-    router: Router,
+    routes: HttpRoutes,
     mut signal: watch::Receiver<ServerSignal>,
     app: SharedApp,
 ) {
@@ -191,21 +192,28 @@ pub(crate) async fn serve_stream(
         peer: ip,
         proven_token: AtomicU64::new(0),
         proven: AtomicU64::new(0),
+        admitted_host: OnceLock::new(),
         worker: Mutex::default(),
     });
-    let router = TowerToHyperService::new(router);
-    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        let extensions = request.extensions_mut();
-        // A hosted service may need the address of the client.
-        if let Some(peer) = peer {
-            extensions.insert(ConnectInfo(peer));
+    let (router, direct) = (TowerToHyperService::new(routes.router), &*routes.direct);
+    let service = service_fn(|mut request: hyper::Request<Incoming>| {
+        let (caller, router, app) = (caller.clone(), &router, &app);
+        async move {
+            if let Some((route, tube)) = direct.find(&request) {
+                return Ok(route.answer(app, request, caller, tube).await);
+            }
+            let extensions = request.extensions_mut();
+            // A hosted service may need the address of the client.
+            if let Some(peer) = peer {
+                extensions.insert(ConnectInfo(peer));
+            }
+            extensions.insert(caller);
+            router.call(request).await
         }
-        extensions.insert(caller.clone());
-        router.call(request)
     });
     let stream = StallTimeoutStream::new(stream, app.answer_stall_max);
     let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
+        .timer(HeadTimer::default())
         .header_read_timeout(IDLE_MAX)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();

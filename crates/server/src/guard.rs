@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use axum::body::HttpBody;
@@ -14,7 +14,7 @@ use axum::http::header::{
     CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue, ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, Method};
+use axum::http::{HeaderMap, Method, Request as HttpRequest};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use taskyard_wire::Code;
@@ -23,12 +23,15 @@ use crate::app::{App, SharedApp};
 use crate::auth::ShownTokens;
 use crate::dashboard;
 use crate::http::{self, Refusal};
+use crate::metrics::CountedRequest;
 use crate::session_cookie::{ShownSession, session_of};
 use crate::users::{Principal, TokenHash};
 use crate::worker_origins::LatestWorker;
 
 /// Endpoints that need no token, in addition to the dashboard: they show nothing about tasks.
 const OPEN: [&str; 2] = ["/healthz", "/openapi.json"];
+/// A longer Host header is not remembered.
+const HOST_BYTES_MAX: usize = 256;
 /// How often a connection with the correct token renews the proof for its address.
 const PROVE_EVERY_SECONDS: u64 = 60;
 
@@ -41,6 +44,8 @@ pub(crate) struct ClientConnection {
     pub proven_token: AtomicU64,
     /// When the proof was last renewed, in seconds since the server started.
     pub proven: AtomicU64,
+    /// The first Host header with which a guest was admitted.
+    pub admitted_host: OnceLock<Box<str>>,
     /// The worker of its latest take.
     pub worker: Mutex<LatestWorker>,
 }
@@ -52,14 +57,20 @@ pub(crate) async fn admit(
     next: Next,
 ) -> Response {
     let counted = app.requests.begin(&request);
-    let response = match check(&app, &request) {
+    let client = request.extensions().get::<Arc<ClientConnection>>();
+    let response = match check(&app, &request, client) {
         Ok(principal) => {
             request.extensions_mut().insert(principal);
             next.run(request).await
         }
         Err(refusal) => refusal.into_response(),
     };
-    let mut response = http::count(&app, response);
+    finish(&app, counted, response)
+}
+
+/// Counts a request and its response, and sets the headers of every response.
+pub(crate) fn finish(app: &App, counted: CountedRequest, response: Response) -> Response {
+    let mut response = http::count(app, response);
     app.requests.end(counted, response.status());
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -70,7 +81,11 @@ pub(crate) async fn admit(
 
 /// The user that sends the request. What the user may do is checked with each command; see
 /// `http::RequestApp`.
-fn check(app: &App, request: &Request) -> Result<Principal, Refusal> {
+pub(crate) fn check<B>(
+    app: &App,
+    request: &HttpRequest<B>,
+    client: Option<&Arc<ClientConnection>>,
+) -> Result<Principal, Refusal> {
     let headers = request.headers();
     check_origin(headers, app.session_cookie.is_encrypted())?;
     let guest = app.users.guest();
@@ -78,7 +93,7 @@ fn check(app: &App, request: &Request) -> Result<Principal, Refusal> {
     let as_guest = || {
         if may_be_guest {
             // A page of another site could use its own name for this server, and the rights of the guest.
-            app.hosts.check(headers)?;
+            app.hosts.check_once(headers, client.map(|client| &client.admitted_host))?;
         }
         Ok(guest.clone())
     };
@@ -102,10 +117,10 @@ fn check(app: &App, request: &Request) -> Result<Principal, Refusal> {
                 Err(Refusal::new(Code::Unauthorized, message))
             }
         },
-        ShownTokens::Malformed => log_in(app, request, &[]),
+        ShownTokens::Malformed => log_in(app, client, &[]),
         ShownTokens::These(tokens) => {
             let hashes: Vec<_> = tokens.into_iter().map(TokenHash::of).collect();
-            log_in(app, request, &hashes)
+            log_in(app, client, &hashes)
         }
     }
 }
@@ -115,10 +130,9 @@ fn check(app: &App, request: &Request) -> Result<Principal, Refusal> {
 /// random and cannot be guessed; all others share the attempts of the address.
 pub(crate) fn log_in(
     app: &App,
-    request: &Request,
+    caller: Option<&Arc<ClientConnection>>,
     tokens: &[TokenHash],
 ) -> Result<Principal, Refusal> {
-    let caller = request.extensions().get::<Arc<ClientConnection>>();
     let peer = caller.map_or(Ipv4Addr::UNSPECIFIED.into(), |caller| caller.peer);
     let now = Instant::now();
     let of_token = |token: &TokenHash| Some((*token, app.users.with_secret(token)?));
@@ -166,7 +180,7 @@ fn is_open(app: &App, path: &str) -> bool {
 
 /// Refuses content that is not JSON where JSON is required: in a POST, PUT or PATCH, and in any
 /// body.
-pub(crate) fn require_json(request: &Request) -> Result<(), Refusal> {
+pub(crate) fn require_json<B: HttpBody>(request: &HttpRequest<B>) -> Result<(), Refusal> {
     let changes = matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH);
     let needed = changes || !request.body().is_end_stream();
     if needed && !is_json(request.headers()) {
@@ -177,7 +191,7 @@ pub(crate) fn require_json(request: &Request) -> Result<(), Refusal> {
 }
 
 /// Refuses a query string where none is defined, because it would be ignored.
-pub(crate) fn refuse_query(request: &Request) -> Result<(), Refusal> {
+pub(crate) fn refuse_query<B>(request: &HttpRequest<B>) -> Result<(), Refusal> {
     if request.uri().query().is_some_and(|query| !query.is_empty()) {
         let message = "this endpoint has no query parameters; put the fields into the JSON body";
         return Err(Refusal::new(Code::Invalid, message));
@@ -186,7 +200,11 @@ pub(crate) fn refuse_query(request: &Request) -> Result<(), Refusal> {
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
-    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let value = headers.get(CONTENT_TYPE);
+    if value.is_some_and(|value| value == "application/json") {
+        return true;
+    }
+    let value = value.and_then(|value| value.to_str().ok());
     let kind = value.and_then(|value| value.split(';').next()).unwrap_or_default();
     kind.trim().eq_ignore_ascii_case("application/json")
 }
@@ -204,6 +222,27 @@ impl AllowedHosts {
     /// The names of this address, and `names`.
     pub fn new(bound: SocketAddr, names: Vec<String>) -> Self {
         AllowedHosts { bound: bound.ip(), port: bound.port(), names }
+    }
+
+    /// The same for a connection, whose requests usually have the same host.
+    fn check_once(
+        &self,
+        headers: &HeaderMap,
+        admitted: Option<&OnceLock<Box<str>>>,
+    ) -> Result<(), Refusal> {
+        let host = only(headers, HOST)?;
+        let known = admitted.and_then(OnceLock::get);
+        if known.is_some_and(|known| host == Some(known)) {
+            return Ok(());
+        }
+        self.check(headers)?;
+        if let (Some(admitted), Some(host)) = (admitted, host)
+            && host.len() <= HOST_BYTES_MAX
+        {
+            // The first one stays: a connection with several hosts is rare.
+            _ = admitted.set(host.into());
+        }
+        Ok(())
     }
 
     fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Bytes;
 use taskyard_engine::Engine;
 use tokio::sync::watch;
@@ -11,13 +10,13 @@ use crate::app::{App, SharedApp};
 use crate::config::Config;
 use crate::connections::{ServerSignal, serve_stream};
 use crate::guard::AllowedHosts;
-use crate::http::router;
+use crate::http::{HttpRoutes, http_routes};
 use crate::server_stream::{ByteStream, ServerStream};
 
 /// A server over HTTP for connections within this process. Its connections end when it is dropped.
 pub struct HttpService {
     app: SharedApp,
-    router: Router,
+    routes: HttpRoutes,
     signal: watch::Sender<ServerSignal>,
 }
 
@@ -27,12 +26,12 @@ impl HttpService {
     pub fn new(config: Config, engine: Engine) -> Self {
         let hosts = AllowedHosts::new(config.http, config.host_names.clone());
         let app = Arc::new(App::new(config, engine, hosts, Bytes::new(), [0; 16]));
-        HttpService { router: router(app.clone()), app, signal: watch::Sender::default() }
+        HttpService { routes: http_routes(app.clone()), app, signal: watch::Sender::default() }
     }
 
     /// Serves one connection until it ends.
     pub fn serve(&self, stream: Box<dyn ByteStream>) -> impl Future<Output = ()> + Send + use<> {
-        let (router, signal) = (self.router.clone(), self.signal.subscribe());
-        serve_stream(ServerStream::InProcess(stream), None, router, signal, self.app.clone())
+        let (routes, signal) = (self.routes.clone(), self.signal.subscribe());
+        serve_stream(ServerStream::InProcess(stream), None, routes, signal, self.app.clone())
     }
 }

@@ -20,6 +20,7 @@ mod document;
 mod event_forwarding;
 mod guard;
 mod handshake_limit;
+mod head_timer;
 mod http;
 mod http_service;
 mod iproto;

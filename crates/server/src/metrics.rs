@@ -33,20 +33,36 @@ type Statuses = BTreeMap<(&'static str, u16), u64>;
 
 /// A request that is being served.
 pub(crate) struct CountedRequest {
-    route: Option<MatchedPath>,
+    route: CountedRoute,
     method: &'static str,
+}
+
+/// The route of a request that is being served.
+enum CountedRoute {
+    /// Found by the router, if there is one.
+    Matched(Option<MatchedPath>),
+    /// Found without the router.
+    Known(&'static str),
 }
 
 impl Requests {
     /// Remembers the request until its status is known.
     pub fn begin(&self, request: &Request) -> CountedRequest {
-        let route = request.extensions().get::<MatchedPath>().cloned();
+        let route = CountedRoute::Matched(request.extensions().get::<MatchedPath>().cloned());
         CountedRequest { route, method: method_name(request.method()) }
+    }
+
+    /// The same for a request whose route is known without the router.
+    pub fn begin_known(&self, route: &'static str, method: &Method) -> CountedRequest {
+        CountedRequest { route: CountedRoute::Known(route), method: method_name(method) }
     }
 
     /// Counts a finished request.
     pub fn end(&self, counted: CountedRequest, status: StatusCode) {
-        let route = counted.route.as_ref().map_or("", MatchedPath::as_str);
+        let route = match &counted.route {
+            CountedRoute::Matched(path) => path.as_ref().map_or("", MatchedPath::as_str),
+            CountedRoute::Known(path) => path,
+        };
         let key = (counted.method, status.as_u16());
         let mut finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
         match finished.get_mut(route) {

@@ -1,10 +1,14 @@
 //! Reads requests within limits on size, speed and total bytes.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use http_body_util::BodyExt;
+use hyper::body::Frame;
 use serde::de::DeserializeOwned;
 use taskyard_core::Error;
 use taskyard_core::limits::{
@@ -12,7 +16,7 @@ use taskyard_core::limits::{
 };
 use taskyard_wire::http::parse;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
 /// How long a request may take to arrive.
 const ARRIVAL_MAX: Duration = Duration::from_secs(60);
@@ -98,10 +102,7 @@ impl RequestReader {
 
     /// Reads a request completely and parses it.
     pub async fn read<T: DeserializeOwned + Send + 'static>(&self, body: Body) -> Result<T, Error> {
-        let held = timeout(ARRIVAL_MAX, self.gather(body)).await.unwrap_or_else(|_| {
-            let seconds = ARRIVAL_MAX.as_secs();
-            Err(Error::Invalid(format!("the request did not arrive within {seconds} seconds")))
-        })?;
+        let held = self.gather(body).await?;
         check_object(&held.bytes)?;
         if held.bytes.len() < BLOCKING_PARSE_BYTES {
             return parse(&held.bytes);
@@ -187,41 +188,83 @@ fn add(pool: &Arc<Semaphore>, to: &mut Option<OwnedSemaphorePermit>, size: usize
 /// Checks that a request makes progress.
 struct Progress {
     stall_max: Duration,
-    /// When enough bytes must have arrived, and how many have arrived since the last deadline.
-    deadline: Instant,
+    /// How many bytes have arrived since the last deadline.
     bytes: usize,
+    /// Whether the request did not arrive at once.
+    has_waited: bool,
+    /// Only for a request that did not arrive in the next moment either: setting timers costs more than reading it.
+    timers: Option<ArrivalTimers>,
+}
+
+/// When a request must have arrived, and when enough bytes of it.
+struct ArrivalTimers {
+    end: Pin<Box<Sleep>>,
+    stall: Pin<Box<Sleep>>,
 }
 
 impl Progress {
     fn new(stall_max: Duration) -> Self {
-        Progress { stall_max, deadline: Instant::now() + stall_max, bytes: 0 }
+        Progress { stall_max, bytes: 0, has_waited: false, timers: None }
     }
 
     /// The next piece of a request, `None` at its end.
     async fn next(&mut self, body: &mut Body) -> Result<Option<Bytes>, Error> {
         loop {
-            match timeout_at(self.deadline, body.frame()).await {
-                Ok(None) => return Ok(None),
-                Ok(Some(Ok(frame))) => {
+            match poll_fn(|cx| self.poll_frame(body, cx)).await? {
+                None => return Ok(None),
+                Some(Ok(frame)) => {
                     let Ok(piece) = frame.into_data() else { continue };
                     self.bytes += piece.len();
                     return Ok(Some(piece));
                 }
-                Ok(Some(Err(error))) => {
+                Some(Err(error)) => {
                     let text = format!("the request ended before it was complete: {error}");
                     return Err(Error::Invalid(text));
                 }
-                Err(_) if self.bytes >= PROGRESS_BYTES_MIN => {
-                    *self = Progress::new(self.stall_max);
-                }
-                Err(_) => {
-                    let seconds = self.stall_max.as_secs_f64();
-                    return Err(Error::Invalid(format!(
-                        "the request came too slowly: less than {PROGRESS_BYTES_MIN} bytes in {seconds} s"
-                    )));
-                }
             }
         }
+    }
+
+    fn poll_frame(
+        &mut self,
+        body: &mut Body,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Result<Frame<Bytes>, axum::Error>>, Error>> {
+        if let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) {
+            return Poll::Ready(Ok(frame));
+        }
+        if !self.has_waited {
+            // The connection reads a body only when it is asked for. It is polled again at once in any case.
+            self.has_waited = true;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.poll_timers(cx).map(Err)
+    }
+
+    /// Becomes ready when the request came too slowly.
+    fn poll_timers(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
+        let stall_max = self.stall_max;
+        let timers = self.timers.get_or_insert_with(|| ArrivalTimers {
+            end: Box::pin(sleep(ARRIVAL_MAX)),
+            stall: Box::pin(sleep(stall_max)),
+        });
+        if timers.end.as_mut().poll(cx).is_ready() {
+            let seconds = ARRIVAL_MAX.as_secs();
+            let text = format!("the request did not arrive within {seconds} seconds");
+            return Poll::Ready(Error::Invalid(text));
+        }
+        while timers.stall.as_mut().poll(cx).is_ready() {
+            if self.bytes < PROGRESS_BYTES_MIN {
+                let seconds = stall_max.as_secs_f64();
+                return Poll::Ready(Error::Invalid(format!(
+                    "the request came too slowly: less than {PROGRESS_BYTES_MIN} bytes in {seconds} s"
+                )));
+            }
+            self.bytes = 0;
+            timers.stall.as_mut().reset(Instant::now() + stall_max);
+        }
+        Poll::Pending
     }
 }
 

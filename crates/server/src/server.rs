@@ -18,7 +18,7 @@ use crate::connections::{Connections, http_tls};
 use crate::document::document;
 use crate::event_forwarding::forward_events;
 use crate::guard::AllowedHosts;
-use crate::http::router;
+use crate::http::http_routes;
 use crate::startup::StartupResponder;
 use crate::users::UsersHandle;
 
@@ -175,7 +175,7 @@ impl Server {
         // If the store does not answer now, the tubes are counted with the next list.
         let counted = app.clone();
         tokio::spawn(async move { drop(counted.run(Command::Tubes { tube: None }).await) });
-        let mut connections = Connections::new(app.clone(), router(app.clone()));
+        let mut connections = Connections::new(app.clone(), http_routes(app.clone()));
         tokio::select! {
             () = connections.accept(&http, iproto.as_ref()) => {}
             () = forward_events(&app, app.events_tube.clone()) => {}

@@ -4,10 +4,9 @@
 //! So a request that may change something must also send a value that only the page of this server
 //! can read, and a WebSocket must name its origin.
 
-use axum::extract::Request;
 use axum::http::header::{COOKIE, HOST, HeaderValue, ORIGIN, UPGRADE};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderName, Method};
+use axum::http::{HeaderMap, HeaderName, Method, Request};
 use taskyard_wire::Code;
 
 use crate::app::App;
@@ -125,7 +124,7 @@ fn values<'a>(headers: &'a HeaderMap, name: &str) -> Vec<&'a str> {
 
 /// The user of the session whose cookie a request shows. The origin of the request was checked, if
 /// it has one.
-pub(crate) fn session_of(app: &App, request: &Request) -> Result<ShownSession, Refusal> {
+pub(crate) fn session_of<B>(app: &App, request: &Request<B>) -> Result<ShownSession, Refusal> {
     let headers = request.headers();
     let ids = app.session_cookie.ids(headers);
     if ids.is_empty() {

@@ -1,6 +1,5 @@
 //! Endpoints that end deliveries: ack, release, bury, fail, touch, and several of these at once.
 
-use axum::http::Method;
 use axum::response::Response;
 use taskyard_core::{Command, Reply};
 use taskyard_wire::http::{
@@ -19,7 +18,6 @@ const OUTCOME_BYTES: usize = 10;
 
 /// The endpoints of this file.
 pub(crate) fn routes() -> Vec<Route> {
-    let post = Method::POST;
     let ack = ("ack", "Mark tasks as done: they are removed");
     let bury = ("bury", "Set tasks aside until they are kicked");
     let release = ("release", "Return tasks to the tube");
@@ -28,37 +26,16 @@ pub(crate) fn routes() -> Vec<Route> {
     let touch = ("touch", "Extend the leases of tasks");
     let finish = ("finish", "End several deliveries in different ways, in one step");
     vec![
-        finishes::<AckRequest>(Route::new(post.clone(), "/v1/tubes/{tube}/ack", ack, self::ack)),
-        finishes::<BuryRequest>(Route::new(
-            post.clone(),
-            "/v1/tubes/{tube}/bury",
-            bury,
-            self::bury,
-        )),
-        finishes::<FailRequest>(Route::new(
-            post.clone(),
-            "/v1/tubes/{tube}/fail",
-            fail,
-            self::fail,
-        )),
-        finishes::<ReleaseRequest>(Route::new(
-            post.clone(),
+        finishes::<AckRequest>(Route::of_tube("/v1/tubes/{tube}/ack", ack, self::ack)),
+        finishes::<BuryRequest>(Route::of_tube("/v1/tubes/{tube}/bury", bury, self::bury)),
+        finishes::<FailRequest>(Route::of_tube("/v1/tubes/{tube}/fail", fail, self::fail)),
+        finishes::<ReleaseRequest>(Route::of_tube(
             "/v1/tubes/{tube}/release",
             release,
             self::release,
         )),
-        finishes::<TouchRequest>(Route::new(
-            post.clone(),
-            "/v1/tubes/{tube}/touch",
-            touch,
-            self::touch,
-        )),
-        finishes::<FinishRequest>(Route::new(
-            post,
-            "/v1/tubes/{tube}/finish",
-            finish,
-            self::finish,
-        )),
+        finishes::<TouchRequest>(Route::of_tube("/v1/tubes/{tube}/touch", touch, self::touch)),
+        finishes::<FinishRequest>(Route::of_tube("/v1/tubes/{tube}/finish", finish, self::finish)),
     ]
 }
 

@@ -3,6 +3,7 @@
 mod audit;
 mod backup;
 mod described;
+mod direct;
 mod error;
 mod estimates;
 mod events;
@@ -52,6 +53,7 @@ use crate::{dashboard, guard};
 /// How much of an unknown path is shown in an error, in bytes.
 const PATH_SHOWN_MAX: usize = 200;
 
+use direct::DirectRoutes;
 pub(crate) use error::Refusal;
 pub(crate) use request_app::{RequestApp, RunError};
 #[cfg(test)]
@@ -63,6 +65,8 @@ pub(crate) use streamed::count;
 #[cfg(test)]
 pub(crate) use tasks::STATES_PATTERN;
 
+/// How much memory is allocated for a response at first: enough for one task.
+const ANSWER_BYTES: usize = 512;
 /// Where the documents are, if this server has them.
 const DOCUMENTS: &str = "/docs/";
 
@@ -90,8 +94,18 @@ pub(crate) fn routes() -> Vec<Route> {
     groups.into_iter().flatten().collect()
 }
 
-/// The router of the whole server: endpoints, dashboard, and errors for everything else.
-pub(crate) fn router(app: SharedApp) -> Router {
+/// Everything that the server answers over HTTP.
+#[derive(Clone)]
+pub(crate) struct HttpRoutes {
+    /// Endpoints, dashboard, and errors for everything else.
+    pub router: Router,
+    /// The endpoints that need no router, once more.
+    pub direct: Arc<DirectRoutes>,
+}
+
+/// The routes of the whole server.
+pub(crate) fn http_routes(app: SharedApp) -> HttpRoutes {
+    let mut direct = DirectRoutes::new();
     let has_documents = app.extra_routes.iter().any(|routes| (routes.is_open)(DOCUMENTS));
     let mut router = dashboard::router(app.read_only_dashboard, has_documents);
     for route in routes() {
@@ -101,6 +115,9 @@ pub(crate) fn router(app: SharedApp) -> Router {
             audit: app.audit.clone(),
             name: route.name,
         });
+        if let Some(handler) = route.direct {
+            direct.add(route.path, checks.clone(), handler);
+        }
         // One layer: each allocates and copies for every request.
         let check = move |mut request: Request, next: Next| {
             let checks = checks.clone();
@@ -135,7 +152,8 @@ pub(crate) fn router(app: SharedApp) -> Router {
         };
         router.merge(extra.layer(from_fn(check)))
     });
-    router.layer(from_fn_with_state(app, guard::admit))
+    let router = router.layer(from_fn_with_state(app, guard::admit));
+    HttpRoutes { router, direct: Arc::new(direct) }
 }
 
 async fn route_not_found(method: Method, uri: Uri) -> Refusal {
@@ -163,7 +181,17 @@ fn shown(path: &str) -> &str {
 
 /// A response with a JSON body.
 fn answer(status: StatusCode, shape: &impl Serialize) -> Result<Response, Refusal> {
-    let bytes = serde_json::to_vec(shape)
+    answer_sized(status, shape, ANSWER_BYTES)
+}
+
+/// The same for a body of about this many bytes.
+fn answer_sized(
+    status: StatusCode,
+    shape: &impl Serialize,
+    bytes: usize,
+) -> Result<Response, Refusal> {
+    let mut bytes = Vec::with_capacity(bytes);
+    serde_json::to_writer(&mut bytes, shape)
         .map_err(|error| Error::Store(format!("cannot encode the response: {error}")))?;
     let mut response = Response::new(bytes.into());
     *response.status_mut() = status;

@@ -1,6 +1,5 @@
 //! The endpoint that adds tasks.
 
-use axum::http::Method;
 use axum::response::Response;
 use taskyard_core::{
     Command, Error, Kind, Placed, Reply, TaskId, TubeName, TubeOptions, check_tasks,
@@ -36,7 +35,7 @@ pub(crate) fn routes() -> Vec<Route> {
         "Add one task or several, all or none; an unknown tube is created as fifottl unless the \
          server is strict",
     );
-    let route = Route::new(Method::POST, "/v1/tubes/{tube}/put", about, put)
+    let route = Route::of_tube("/v1/tubes/{tube}/put", about, put)
         .request_body::<PutRequest>()
         .responds::<PutAnswer>(
             "The tasks that were added or held their keys, in the order of the request",

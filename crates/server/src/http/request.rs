@@ -3,9 +3,9 @@
 use std::sync::{Arc, PoisonError};
 
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
-use axum::http::HeaderValue;
 use axum::http::header::USER_AGENT;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use taskyard_core::{Error, ScheduleName, SemaphoreKey, TaskId, TubeName};
@@ -115,14 +115,16 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
-        Ok(Caller {
-            connection: parts.extensions.get().cloned(),
-            agent: parts.headers.get(USER_AGENT).cloned(),
-        })
+        Ok(Caller::new(parts.extensions.get().cloned(), &parts.headers))
     }
 }
 
 impl Caller {
+    /// The caller of a request with these headers.
+    pub fn new(connection: Option<Arc<ClientConnection>>, headers: &HeaderMap) -> Self {
+        Caller { connection, agent: headers.get(USER_AGENT).cloned() }
+    }
+
     /// The worker that takes: the name in the request, or else the address of the client.
     pub fn worker(&self, app: &App, name: Option<String>) -> Option<Arc<str>> {
         let Some(connection) = &self.connection else { return name.map(Into::into) };

@@ -43,6 +43,11 @@ pub(crate) enum RunError {
 }
 
 impl RequestApp {
+    /// The state for this user.
+    pub fn new(app: SharedApp, principal: Principal, peer: Option<IpAddr>) -> Self {
+        RequestApp { app, principal, peer }
+    }
+
     /// Runs one command, if the user may. An action of an operator or administrator is recorded.
     pub async fn run(&self, command: Command) -> Result<Reply, RunError> {
         match self.draft_of(&command) {
@@ -186,7 +191,7 @@ impl FromRequestParts<SharedApp> for RequestApp {
         let principal =
             principal.ok_or_else(|| Refusal::new(Code::Forbidden, "the user is not known"))?;
         let peer = parts.extensions.get::<Arc<ClientConnection>>().map(|client| client.peer);
-        Ok(RequestApp { app: app.clone(), principal, peer })
+        Ok(RequestApp::new(app.clone(), principal, peer))
     }
 }
 

@@ -8,6 +8,7 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use taskyard_wire::Code;
 
 use super::described::{Described, ToSchema};
+use super::direct::{DirectHandler, TubeHandler};
 use crate::app::SharedApp;
 
 /// One path with one method. The router and the OpenAPI document are both built from these, so they
@@ -37,6 +38,8 @@ pub(crate) struct Route {
     pub open: bool,
     /// The handler.
     pub handler: MethodRouter<SharedApp>,
+    /// The same for requests that need no router.
+    pub direct: Option<DirectHandler>,
 }
 
 /// A shape of the wire, or a text, as the document shows it.
@@ -110,6 +113,7 @@ impl Route {
             refusals: BTreeMap::new(),
             open: false,
             handler: on(filter, handler),
+            direct: None,
         };
         let route = route.refuses([Code::Invalid, Code::Forbidden, Code::Overloaded]);
         if path.contains("{tube}") {
@@ -121,6 +125,21 @@ impl Route {
         } else {
             route
         }
+    }
+
+    /// An endpoint for the tasks of a tube, with the method POST, which is also answered without the router.
+    pub fn of_tube<H, T, Args>(
+        path: &'static str,
+        about: (&'static str, &'static str),
+        handler: H,
+    ) -> Self
+    where
+        H: Handler<T, SharedApp> + TubeHandler<Args>,
+        T: 'static,
+    {
+        let direct = handler.clone();
+        let route = Route::new(Method::POST, path, about, handler);
+        Route { direct: Some(Box::new(move |call| direct.begin(call))), ..route }
     }
 
     /// Sets the shape of the request body.

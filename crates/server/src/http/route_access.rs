@@ -4,10 +4,13 @@
 //! commands, by [`RequestApp`](super::RequestApp). An endpoint that is not listed is for
 //! administrators.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::RequestExt;
+use axum::body::HttpBody;
 use axum::extract::{RawPathParams, Request};
+use axum::http::Request as HttpRequest;
 use taskyard_core::access::{AccessTarget, AccessVerb as Verb, Denied, Permissions};
 use taskyard_wire::Code;
 
@@ -103,20 +106,43 @@ fn access_of_named(operation: &str) -> Option<RouteAccess> {
 impl RouteChecks {
     /// Refuses a request without the rights of its endpoint, with a query that would be ignored, or with content that is not JSON.
     pub async fn admit(&self, request: &mut Request) -> Result<(), Refusal> {
-        if !may_do_all(request) {
+        let principal = request.extensions().get::<Principal>();
+        if !principal.is_some_and(RouteChecks::may_do_all) {
             Box::pin(self.access.require(request, (&self.audit, self.name))).await?;
         }
+        self.check_content(request)
+    }
+
+    /// Refuses a query that would be ignored, or content that is not JSON.
+    pub fn check_content<B: HttpBody>(&self, request: &HttpRequest<B>) -> Result<(), Refusal> {
         if !self.accepts_query {
             guard::refuse_query(request)?;
         }
         guard::require_json(request)
     }
-}
 
-/// Whether the user of a request has all rights.
-fn may_do_all(request: &Request) -> bool {
-    let principal = request.extensions().get::<Principal>();
-    principal.is_some_and(|principal| *principal.permissions() == Permissions::All)
+    /// Refuses a user without the rights of the endpoint for this target.
+    pub async fn require(
+        &self,
+        principal: &Principal,
+        peer: Option<IpAddr>,
+        target: AccessTarget<'_>,
+    ) -> Result<(), Refusal> {
+        let of = (&self.audit, self.name);
+        self.access.require_on(principal, peer, target, of).await
+    }
+
+    /// Whether a user has all rights.
+    pub fn may_do_all(principal: &Principal) -> bool {
+        *principal.permissions() == Permissions::All
+    }
+
+    /// The checks of this operation, without an audit.
+    #[cfg(test)]
+    pub fn of_test(name: &'static str) -> Self {
+        let access = access_of(name).expect("every endpoint has an entry");
+        RouteChecks { access, accepts_query: false, audit: Arc::default(), name }
+    }
 }
 
 impl RouteAccess {
@@ -124,7 +150,7 @@ impl RouteAccess {
     pub async fn require(
         self,
         request: &mut Request,
-        (audit, operation): (&Arc<Audit>, &'static str),
+        of: (&Arc<Audit>, &'static str),
     ) -> Result<(), Refusal> {
         let params = request.extract_parts::<RawPathParams>().await;
         let Some(principal) = request.extensions().get::<Principal>() else {
@@ -139,12 +165,22 @@ impl RouteAccess {
             _ => None,
         });
         let target = target.unwrap_or(AccessTarget::Any);
+        let client = request.extensions().get::<Arc<ClientConnection>>();
+        self.require_on(principal, client.map(|client| client.peer), target, of).await
+    }
+
+    /// Refuses a user without these rights for this target.
+    async fn require_on(
+        self,
+        principal: &Principal,
+        peer: Option<IpAddr>,
+        target: AccessTarget<'_>,
+        (audit, operation): (&Arc<Audit>, &'static str),
+    ) -> Result<(), Refusal> {
         let Some(denied) = self.missing(principal, target) else { return Ok(()) };
         let is_audited = denied.verb.is_audited();
         let refused = refused(principal, denied);
         if is_audited {
-            let client = request.extensions().get::<Arc<ClientConnection>>();
-            let peer = client.map(|client| client.peer);
             let requester = Requester { user: principal.name(), peer, protocol: "http" };
             let draft = AuditDraft::new(audit, requester, action(operation), target);
             let recorded = draft.refused(&refused.to_string());

@@ -1,10 +1,9 @@
 //! Signing in on the page and signing out, and what the page may know about its user.
 
 use axum::Extension;
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::SET_COOKIE;
-use axum::http::{HeaderMap, Method};
+use axum::http::{HeaderMap, Method, Request as HttpRequest};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use taskyard_core::Error;
@@ -115,12 +114,12 @@ pub(crate) fn routes() -> Vec<Route> {
 }
 
 /// Whether this request shows or ends a session, or signs in.
-pub(crate) fn is_session(request: &Request) -> bool {
+pub(crate) fn is_session<B>(request: &HttpRequest<B>) -> bool {
     request.uri().path() == "/v1/session"
 }
 
 /// Whether this is the request that signs in, which cannot be authenticated yet.
-pub(crate) fn is_sign_in(request: &Request) -> bool {
+pub(crate) fn is_sign_in<B>(request: &HttpRequest<B>) -> bool {
     request.method() == Method::POST && is_session(request)
 }
 
@@ -141,9 +140,8 @@ async fn sign_in(State(app): State<SharedApp>, request: Request) -> Result<Respo
             }
         },
     };
-    let request = Request::from_parts(parts, Body::empty());
-    let principal = log_in(&app, &request, &tokens)?;
-    let headers = request.headers();
+    let principal = log_in(&app, parts.extensions.get(), &tokens)?;
+    let headers = &parts.headers;
     // The browser forgets the session that it had.
     for id in app.session_cookie.ids(headers).iter() {
         app.page_sessions.end(&SessionHash::of(id));

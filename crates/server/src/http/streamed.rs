@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use std::vec;
 
 use axum::body::{Body, Bytes, HttpBody};
+use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use hyper::body::{Frame, SizeHint};
@@ -16,7 +17,7 @@ use taskyard_engine::Engine;
 use taskyard_wire::http::{Form, PeekRequest, TaskAnswer, TasksAnswer};
 
 use super::estimates::QueuePositions;
-use super::{Refusal, RequestApp, ok};
+use super::{Refusal, RequestApp, answer_sized};
 use crate::app::{App, unexpected_reply};
 use crate::response_budget::{ResponsePermit, bytes_of, is_small};
 
@@ -123,8 +124,10 @@ struct TaskList {
 impl TaskList {
     fn whole(mut self) -> Result<Response, Refusal> {
         let tasks = std::mem::take(&mut self.tasks);
+        // A small response, so this is no large allocation.
+        let bytes = tasks.as_slice().iter().map(bytes_of).sum();
         let tasks = tasks.as_slice().iter().map(|task| self.shown.of(task)).collect();
-        ok(&TasksAnswer { tasks })
+        answer_sized(StatusCode::OK, &TasksAnswer { tasks }, bytes)
     }
 }
 
@@ -253,8 +256,12 @@ pub(super) fn with_permit(
     mut response: Response,
     mut permit: ResponsePermit,
 ) -> Response {
-    let _ = app.response_budget.resize(&mut permit, size_of(&response));
-    response.extensions_mut().insert(AlreadyCounted);
+    let size = size_of(&response);
+    let _ = app.response_budget.resize(&mut permit, size);
+    // A small response is not counted at all.
+    if !is_small(size) {
+        response.extensions_mut().insert(AlreadyCounted);
+    }
     attach(response, permit)
 }
 

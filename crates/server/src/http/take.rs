@@ -1,6 +1,5 @@
 //! The endpoint that takes tasks.
 
-use axum::http::Method;
 use axum::response::Response;
 use taskyard_core::{Command, Take};
 use taskyard_wire::http::{TakeRequest, TasksAnswer};
@@ -16,7 +15,7 @@ pub(crate) fn routes() -> Vec<Route> {
         "Take tasks, optionally waiting for the first one; each belongs to the caller until its \
          lease expires",
     );
-    let route = Route::new(Method::POST, "/v1/tubes/{tube}/take", about, take)
+    let route = Route::of_tube("/v1/tubes/{tube}/take", about, take)
         .request_body::<TakeRequest>()
         .responds::<TasksAnswer>("The tasks, possibly none")
         .uses_engine();

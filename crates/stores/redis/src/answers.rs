@@ -233,7 +233,12 @@ impl AnswerParts {
         detail: Detail,
     ) -> Result<Vec<Task>, Unreadable> {
         let count = bytes.small()?;
-        (0..count).map(|_| self.task(&mut bytes, detail)).collect()
+        // Each task has a record among the parts, so the number of these bounds a count that is wrong.
+        let mut tasks = Vec::with_capacity((count as usize).min(self.0.len()));
+        for _ in 0..count {
+            tasks.push(self.task(&mut bytes, detail)?);
+        }
+        Ok(tasks)
     }
 
     fn task(&mut self, heads: &mut ByteReader<'_>, detail: Detail) -> Result<Task, Unreadable> {
