@@ -1,0 +1,180 @@
+//! Decides which batches run at the same time, each in a transaction of its own.
+//!
+//! While the database commits one batch, it can work on the next one, on another connection and so on another core. Batches
+//! run at the same time only if nobody can tell: both consist of puts, acks by lease and takes without a session in tubes that
+//! have neither sub-queues nor a capacity, and no tube gets tasks from one and loses tasks by the other. If both put into one
+//! tube, the ids of the earlier batch must be reserved before the later one begins, which is done for large ones. All
+//! other batches wait until those before them have ended, and those behind wait for them.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use taskyard_core::TubeName;
+use tokio::sync::Notify;
+
+use super::execute::ConnectionRole;
+
+/// Maximum number of batches at the same time: one for each connection.
+pub(super) const BATCHES_MAX: usize = 2;
+
+/// The batches that have not ended, in the order of their arrival.
+#[derive(Debug, Default)]
+pub(super) struct InFlight {
+    state: Mutex<InFlightState>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct InFlightState {
+    batches: VecDeque<InFlightBatch>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct InFlightBatch {
+    number: u64,
+    progress: BatchProgress,
+    /// Which tubes it uses; `None` if it runs beside no other batch.
+    footprint: Option<Footprint>,
+    role: ConnectionRole,
+}
+
+/// How far a batch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum BatchProgress {
+    Waiting,
+    Started,
+    /// The ids of its puts are reserved.
+    Reserved,
+}
+
+/// The tubes that a batch uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Footprint {
+    pub puts: BTreeSet<TubeName>,
+    pub takes: BTreeSet<TubeName>,
+    /// Whether it has so many tasks to put that it reserves their ids.
+    pub reserves: bool,
+}
+
+impl Footprint {
+    /// Whether a batch may be formed that runs beside this earlier one.
+    fn admits(&self, later: &Footprint) -> bool {
+        self.puts.is_disjoint(&later.takes)
+            && self.takes.is_disjoint(&later.puts)
+            && (self.reserves || self.puts.is_disjoint(&later.puts))
+    }
+}
+
+impl InFlightBatch {
+    /// Whether a later batch may begin now.
+    fn lets_begin(&self, later: &Footprint) -> bool {
+        let Some(used) = &self.footprint else { return false };
+        used.admits(later)
+            && (self.progress == BatchProgress::Reserved || used.puts.is_disjoint(&later.puts))
+    }
+}
+
+/// The place of a batch among those in flight, until it is dropped.
+#[derive(Debug)]
+pub(super) struct FlightTicket {
+    in_flight: Arc<InFlight>,
+    number: u64,
+}
+
+/// How a batch runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BatchStart {
+    pub role: ConnectionRole,
+    /// Whether no other batch was running, so that it may use both connections.
+    pub is_alone: bool,
+    /// Whether later batches may begin once the ids of its puts are reserved.
+    pub reserves: bool,
+}
+
+impl InFlight {
+    /// Notes a batch that has arrived. Tasks of the runtime do not start in the order of arrival, so a batch enters first.
+    pub fn enter(self: &Arc<Self>, footprint: Option<Footprint>) -> FlightTicket {
+        let mut state = self.lock();
+        let number = state.next;
+        state.next += 1;
+        state.batches.push_back(InFlightBatch {
+            number,
+            progress: BatchProgress::Waiting,
+            footprint,
+            role: ConnectionRole::Main,
+        });
+        drop(state);
+        FlightTicket { in_flight: Arc::clone(self), number }
+    }
+
+    /// Whether a batch with this footprint could run beside those in flight.
+    pub fn admits(&self, later: &Footprint) -> bool {
+        let admits = |earlier: &InFlightBatch| {
+            earlier.footprint.as_ref().is_some_and(|used| used.admits(later))
+        };
+        self.lock().batches.iter().all(admits)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, InFlightState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl InFlightState {
+    /// Starts a batch, if it may run beside those before it. One that is not sound runs alone.
+    fn try_start(&mut self, number: u64, is_sound: bool) -> Option<BatchStart> {
+        let place = self.batches.iter().position(|batch| batch.number == number)?;
+        if !is_sound {
+            self.batches[place].footprint = None;
+        }
+        let before = || self.batches.range(..place);
+        let own = &self.batches[place].footprint;
+        let lets_begin = |earlier: &InFlightBatch| {
+            earlier.progress != BatchProgress::Waiting
+                && own.as_ref().is_some_and(|own| earlier.lets_begin(own))
+        };
+        if !before().all(lets_begin) {
+            return None;
+        }
+        let is_main_used = before().any(|batch| batch.role == ConnectionRole::Main);
+        let role = if is_main_used { ConnectionRole::Second } else { ConnectionRole::Main };
+        let reserves = own.as_ref().is_some_and(|own| own.reserves);
+        let batch = &mut self.batches[place];
+        (batch.role, batch.progress) = (role, BatchProgress::Started);
+        Some(BatchStart { role, is_alone: place == 0, reserves })
+    }
+}
+
+impl FlightTicket {
+    /// Waits until the batch may start.
+    pub async fn start(&self, is_sound: impl Fn() -> bool) -> BatchStart {
+        loop {
+            let changed = self.in_flight.changed.notified();
+            let is_sound = is_sound();
+            let started = self.in_flight.lock().try_start(self.number, is_sound);
+            if let Some(start) = started {
+                self.in_flight.changed.notify_waiters();
+                return start;
+            }
+            changed.await;
+        }
+    }
+
+    /// Notes that the ids of its puts are reserved.
+    pub fn note_reserved(&self) {
+        let mut state = self.in_flight.lock();
+        if let Some(batch) = state.batches.iter_mut().find(|batch| batch.number == self.number) {
+            batch.progress = BatchProgress::Reserved;
+        }
+        drop(state);
+        self.in_flight.changed.notify_waiters();
+    }
+}
+
+impl Drop for FlightTicket {
+    fn drop(&mut self) {
+        self.in_flight.lock().batches.retain(|batch| batch.number != self.number);
+        self.in_flight.changed.notify_waiters();
+    }
+}
