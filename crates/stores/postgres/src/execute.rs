@@ -240,7 +240,15 @@ impl Postgres {
             gated,
             may_split,
         };
-        plan(commands, &context)
+        let (main, second) = plan(commands, &context);
+        for step in second.iter().chain([&main]).flat_map(|part| &part.steps) {
+            if let StepRequest::Commands(commands, CallDetail::Take(start)) = &step.request
+                && let Some(Command::Take(take)) = commands.first()
+            {
+                known.head_hints.sent(&take.tube, *start, moment);
+            }
+        }
+        (main, second)
     }
 
     /// Reserves ids for puts, so that those of the second connection and of later batches get larger ones.

@@ -178,3 +178,86 @@ impl Drop for FlightTicket {
         self.in_flight.changed.notify_waiters();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A batch that puts into these tubes and takes from those, each named by a letter. With capital letters it puts many.
+    fn footprint(puts: &str, takes: &str) -> Option<Footprint> {
+        let tubes = |names: &str| -> BTreeSet<TubeName> {
+            let names = names.to_lowercase();
+            names.chars().map(|name| TubeName::new(&name.to_string()).unwrap()).collect()
+        };
+        let reserves = puts.chars().any(char::is_uppercase);
+        Some(Footprint { puts: tubes(puts), takes: tubes(takes), reserves })
+    }
+
+    fn begin(in_flight: &InFlight, ticket: &FlightTicket) -> Option<BatchStart> {
+        in_flight.lock().try_start(ticket.number, true)
+    }
+
+    #[test]
+    fn independent_batches_run_on_both_connections() {
+        let in_flight = Arc::new(InFlight::default());
+        let first = in_flight.enter(footprint("a", "b"));
+        let second = in_flight.enter(footprint("", "b"));
+        assert_eq!(begin(&in_flight, &second), None, "the first has not started");
+        let started = begin(&in_flight, &first).unwrap();
+        assert_eq!((started.role, started.is_alone), (ConnectionRole::Main, true));
+        let started = begin(&in_flight, &second).unwrap();
+        assert_eq!((started.role, started.is_alone), (ConnectionRole::Second, false));
+        drop(first);
+        let third = in_flight.enter(footprint("", ""));
+        assert_eq!(begin(&in_flight, &third).unwrap().role, ConnectionRole::Main);
+    }
+
+    #[test]
+    fn a_take_never_overtakes_a_put() {
+        for (first, second) in
+            [(footprint("a", ""), footprint("", "a")), (footprint("", "a"), footprint("a", ""))]
+        {
+            let in_flight = Arc::new(InFlight::default());
+            let first = in_flight.enter(first);
+            assert!(!in_flight.admits(second.as_ref().unwrap()));
+            let second = in_flight.enter(second);
+            begin(&in_flight, &first).unwrap();
+            assert_eq!(begin(&in_flight, &second), None);
+            drop(first);
+            assert!(begin(&in_flight, &second).is_some_and(|start| start.is_alone));
+        }
+    }
+
+    /// Ids are in the order of the batches.
+    #[test]
+    fn puts_into_one_tube_wait_for_the_ids_of_those_before() {
+        let in_flight = Arc::new(InFlight::default());
+        let large = in_flight.enter(footprint("A", ""));
+        let small = footprint("a", "");
+        assert!(in_flight.admits(small.as_ref().unwrap()));
+        let small = in_flight.enter(small);
+        begin(&in_flight, &large).unwrap();
+        assert_eq!(begin(&in_flight, &small), None, "the ids are not reserved yet");
+        large.note_reserved();
+        assert!(begin(&in_flight, &small).is_some());
+        drop(large);
+        assert!(!in_flight.admits(&footprint("A", "").unwrap()), "few tasks reserve no ids");
+    }
+
+    #[test]
+    fn other_batches_run_alone() {
+        let in_flight = Arc::new(InFlight::default());
+        let first = in_flight.enter(footprint("", "a"));
+        let other = in_flight.enter(None);
+        let third = in_flight.enter(footprint("", "b"));
+        begin(&in_flight, &first).unwrap();
+        assert_eq!(begin(&in_flight, &other), None);
+        assert!(!in_flight.admits(&footprint("", "b").unwrap()));
+        drop(first);
+        begin(&in_flight, &other).unwrap();
+        assert_eq!(begin(&in_flight, &third), None);
+        drop(other);
+        let unsound = in_flight.lock().try_start(third.number, false).unwrap();
+        assert!(unsound.is_alone && !in_flight.admits(&Footprint::default()));
+    }
+}
