@@ -1,6 +1,7 @@
 //! Executes batches: plans the calls, sends them, repeats them where that is safe, and reads the answers.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use taskyard_core::limits::TUBES_MAX;
 use taskyard_core::{Command, Effects, Error, Reply, Timestamp, TubeName};
@@ -80,6 +81,7 @@ impl Postgres {
             ticket.note_reserved();
         }
         let Some(second) = second else {
+            ticket.note_takes(main.steps.iter().filter(|step| step.is_take()).count());
             return self.run(start.role, now, count, main).await;
         };
         let takes = SplitTakes::of(main.steps.iter().chain(&second.steps));
@@ -297,6 +299,8 @@ impl Postgres {
                 *place = Some(self.connector.connect().await?);
             }
             let Some(connection) = place.as_mut() else { continue };
+            let in_flight = Arc::clone(&self.in_flight);
+            connection.on_found(move || in_flight.note_found(role));
             let mut done = self.reconcile(connection).await.map(|()| Vec::new());
             if done.is_ok() {
                 done = connection.transact(calls).await;

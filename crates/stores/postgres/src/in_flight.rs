@@ -3,8 +3,10 @@
 //! While the database commits one batch, it can work on the next one, on another connection and so on another core. Batches
 //! run at the same time only if nobody can tell: both consist of puts, acks by lease and takes without a session in tubes that
 //! have neither sub-queues nor a capacity, and no tube gets tasks from one and loses tasks by the other. If both put into one
-//! tube, the ids of the earlier batch must be reserved before the later one begins, which is done for large ones. All
-//! other batches wait until those before them have ended, and those behind wait for them.
+//! tube, the ids of the earlier batch must be reserved before the later one begins, which is done for large ones. If both take
+//! from one tube, the later one begins when the earlier one has found and locked all its tasks, which the database reports before
+//! that batch ends, so deliveries keep the order of arrival. All other batches wait until those before them have ended, and those
+//! behind wait for them.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,6 +38,8 @@ struct InFlightBatch {
     progress: BatchProgress,
     /// Which tubes it uses; `None` if it runs beside no other batch.
     footprint: Option<Footprint>,
+    /// How many of its takes have not found all their tasks, if that is known before its end.
+    searching: Option<usize>,
     role: ConnectionRole,
 }
 
@@ -72,6 +76,7 @@ impl InFlightBatch {
         let Some(used) = &self.footprint else { return false };
         used.admits(later)
             && (self.progress == BatchProgress::Reserved || used.puts.is_disjoint(&later.puts))
+            && (self.searching == Some(0) || used.takes.is_disjoint(&later.takes))
     }
 }
 
@@ -102,10 +107,23 @@ impl InFlight {
             number,
             progress: BatchProgress::Waiting,
             footprint,
+            searching: None,
             role: ConnectionRole::Main,
         });
         drop(state);
         FlightTicket { in_flight: Arc::clone(self), number }
+    }
+
+    /// Notes that a take of a batch on this connection has found all its tasks.
+    pub fn note_found(&self, role: ConnectionRole) {
+        let mut state = self.lock();
+        let Some(batch) = state.batches.iter_mut().find(|batch| batch.role == role) else { return };
+        batch.searching = batch.searching.map(|left| left.saturating_sub(1));
+        let is_last = batch.searching == Some(0);
+        drop(state);
+        if is_last {
+            self.changed.notify_waiters();
+        }
     }
 
     /// Whether a batch with this footprint could run beside those in flight.
@@ -163,12 +181,18 @@ impl FlightTicket {
 
     /// Notes that the ids of its puts are reserved.
     pub fn note_reserved(&self) {
-        let mut state = self.in_flight.lock();
-        if let Some(batch) = state.batches.iter_mut().find(|batch| batch.number == self.number) {
-            batch.progress = BatchProgress::Reserved;
-        }
-        drop(state);
+        self.change(|batch| batch.progress = BatchProgress::Reserved);
         self.in_flight.changed.notify_waiters();
+    }
+
+    /// Notes how many takes it makes on its connection, if it uses only one.
+    pub fn note_takes(&self, count: usize) {
+        self.change(|batch| batch.searching = Some(count));
+    }
+
+    fn change(&self, change: impl Fn(&mut InFlightBatch)) {
+        let mut state = self.in_flight.lock();
+        state.batches.iter_mut().filter(|batch| batch.number == self.number).for_each(change);
     }
 }
 
@@ -201,7 +225,7 @@ mod tests {
     fn independent_batches_run_on_both_connections() {
         let in_flight = Arc::new(InFlight::default());
         let first = in_flight.enter(footprint("a", "b"));
-        let second = in_flight.enter(footprint("", "b"));
+        let second = in_flight.enter(footprint("", "c"));
         assert_eq!(begin(&in_flight, &second), None, "the first has not started");
         let started = begin(&in_flight, &first).unwrap();
         assert_eq!((started.role, started.is_alone), (ConnectionRole::Main, true));
@@ -242,6 +266,23 @@ mod tests {
         assert!(begin(&in_flight, &small).is_some());
         drop(large);
         assert!(!in_flight.admits(&footprint("A", "").unwrap()), "few tasks reserve no ids");
+    }
+
+    /// Deliveries are in the order of the batches.
+    #[test]
+    fn takes_from_one_tube_wait_until_those_before_have_found_their_tasks() {
+        let in_flight = Arc::new(InFlight::default());
+        let first = in_flight.enter(footprint("", "ab"));
+        let second = in_flight.enter(footprint("", "b"));
+        begin(&in_flight, &first).unwrap();
+        assert_eq!(begin(&in_flight, &second), None, "nothing is known of its takes");
+        first.note_takes(2);
+        for role in [ConnectionRole::Second, ConnectionRole::Main] {
+            in_flight.note_found(role);
+            assert_eq!(begin(&in_flight, &second), None);
+        }
+        in_flight.note_found(ConnectionRole::Main);
+        assert!(begin(&in_flight, &second).is_some_and(|start| !start.is_alone));
     }
 
     #[test]
