@@ -14,8 +14,11 @@ use std::sync::Arc;
 use taskyard_core::limits::BATCH_BYTES_MAX;
 use taskyard_core::{Command, Error, FinishItem, Holder, Reply, Span, Task, TubeName};
 
+use super::Postgres;
 use super::calls::{is_special, task_count};
-use super::in_flight::Footprint;
+use super::codec::{DecodeError, get};
+use super::connection::Failure;
+use super::in_flight::{BatchStart, Footprint};
 use super::plan::{CallBatch, CallGroup, Step, is_ack};
 use super::statements::{self as sql, Call, param};
 
@@ -128,18 +131,41 @@ fn insert(tubes: &mut BTreeSet<TubeName>, tube: &TubeName) {
     }
 }
 
+impl Postgres {
+    /// Reserves ids for puts, so that those of the second connection and of later batches get larger ones.
+    pub(super) async fn reserve(
+        &self,
+        start: BatchStart,
+        main: &mut CallBatch,
+        mut second: Option<&mut CallBatch>,
+    ) -> Result<(), Failure> {
+        let reservations = reservations(main, second.as_deref(), start.reserves);
+        let Reservations { tubes, calls } = reservations;
+        let rows = self.transact(start.role, &[], &calls).await?;
+        for (tube, rows) in tubes.iter().zip(rows) {
+            let Some(row) = rows.first() else { continue };
+            let unreadable = |error: DecodeError| Failure::Refused(error.to_string());
+            let number: Option<i32> = get(row, 0).map_err(unreadable)?;
+            let ids: Option<Vec<i64>> = get(row, 1).map_err(unreadable)?;
+            if let (Some(number), Some(ids)) = (number, ids) {
+                let mut ids = ids.into_iter();
+                for part in [Some(&mut *main), second.as_deref_mut()].into_iter().flatten() {
+                    use_ids(part, tube, number, &mut ids);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Calls that reserve ids for puts.
-pub(super) struct Reservations {
-    pub tubes: Vec<TubeName>,
-    pub calls: Vec<Call>,
+struct Reservations {
+    tubes: Vec<TubeName>,
+    calls: Vec<Call>,
 }
 
 /// The reservations for a batch: where its second half has puts into the same tube as its first, or for all tubes.
-pub(super) fn reservations(
-    main: &CallBatch,
-    second: Option<&CallBatch>,
-    all: bool,
-) -> Reservations {
+fn reservations(main: &CallBatch, second: Option<&CallBatch>, all: bool) -> Reservations {
     let later: HashSet<&TubeName> =
         second.iter().flat_map(|part| puts(&part.steps)).map(|(tube, _)| tube).collect();
     let earlier: HashSet<&TubeName> = puts(&main.steps).map(|(tube, _)| tube).collect();
@@ -171,7 +197,7 @@ fn tasks_of(step: &Step) -> usize {
 }
 
 /// Lets the puts into a tube use the next of the ids that were reserved in the one with this number.
-pub(super) fn use_ids(
+fn use_ids(
     part: &mut CallBatch,
     tube: &TubeName,
     number: i32,

@@ -8,9 +8,8 @@ use taskyard_core::{Command, Effects, Error, Reply, Timestamp, TubeName};
 use tokio_postgres::Row;
 
 use super::answers::AnswerReader;
-use super::codec::{DecodeError, get};
 use super::connection::{Connection, Failure, LOCKED};
-use super::connections::{self, Reservations, SplitTakes};
+use super::connections::{self, SplitTakes};
 use super::counter_deltas::CounterDeltas;
 use super::counters::CounterCalls;
 use super::head_hints::HeadHints;
@@ -251,31 +250,6 @@ impl Postgres {
             }
         }
         (main, second)
-    }
-
-    /// Reserves ids for puts, so that those of the second connection and of later batches get larger ones.
-    async fn reserve(
-        &self,
-        start: BatchStart,
-        main: &mut CallBatch,
-        mut second: Option<&mut CallBatch>,
-    ) -> Result<(), Failure> {
-        let reservations = connections::reservations(main, second.as_deref(), start.reserves);
-        let Reservations { tubes, calls } = reservations;
-        let rows = self.transact(start.role, &[], &calls).await?;
-        for (tube, rows) in tubes.iter().zip(rows) {
-            let Some(row) = rows.first() else { continue };
-            let unreadable = |error: DecodeError| Failure::Refused(error.to_string());
-            let number: Option<i32> = get(row, 0).map_err(unreadable)?;
-            let ids: Option<Vec<i64>> = get(row, 1).map_err(unreadable)?;
-            if let (Some(number), Some(ids)) = (number, ids) {
-                let mut ids = ids.into_iter();
-                for part in [Some(&mut *main), second.as_deref_mut()].into_iter().flatten() {
-                    connections::use_ids(part, tube, number, &mut ids);
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Runs the calls in one transaction, and repeats it where that is safe and may help. An unknown outcome is noted and

@@ -1,7 +1,7 @@
 //! Decides which batches run at the same time, each in a transaction of its own.
 //!
 //! While the database commits one batch, it can work on the next one, on another connection and so on another core. Batches
-//! run at the same time only if nobody can tell: both consist of puts, acks by lease and takes without a session in tubes that
+//! run at the same time only where callers see no difference: both consist of puts, acks by lease and takes without a session in tubes that
 //! have neither sub-queues nor a capacity, and no tube gets tasks from one and loses tasks by the other. If both put into one
 //! tube, the ids of the earlier batch must be reserved before the later one begins, which is done for large ones. If both take
 //! from one tube, the later one begins when the earlier one has found and locked all its tasks, which the database reports before
