@@ -138,6 +138,8 @@ enum Part {
     Postgres,
     /// The same while a snapshot is open: takes minutes, so only when it is named.
     Snapshot,
+    /// One, two and four servers on one PostgreSQL.
+    Servers,
     /// Tasks on Redis, compared with other queues on it.
     Redis,
     /// Workers in Python, compared with other queues.
@@ -245,6 +247,7 @@ impl Part {
             Part::PoolRedis => pool::over_redis::measure(report, folder).await?,
             Part::Resident => resident::measure(report, folder, size)?,
             Part::Postgres => postgres::measure(report, folder, size).await?,
+            Part::Servers => postgres::measure_servers(report, folder, size).await?,
             Part::Snapshot => postgres::measure_held(report, folder, size).await?,
             Part::Redis => redis::measure(report, folder, size).await?,
             Part::Clients => clients::measure(report, folder, size)?,

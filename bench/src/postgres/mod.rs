@@ -6,6 +6,7 @@
 
 mod cluster;
 mod peers;
+mod servers;
 mod snapshot;
 
 use std::path::Path;
@@ -20,6 +21,7 @@ use super::report::{Report, Row, Target};
 pub use cluster::programs;
 use cluster::{Cluster, SETTINGS_NOTE};
 use peers::{PEERS, PostgresPeerFigures};
+use servers::ServersAmounts;
 
 /// Tasks in one call where they come in batches.
 const BATCH: usize = 1_000;
@@ -36,6 +38,8 @@ pub struct PostgresAmounts {
     /// Rounds under a snapshot, and the tasks in each.
     rounds: usize,
     round: usize,
+    /// For several servers.
+    servers: ServersAmounts,
 }
 
 const FULL: PostgresAmounts = PostgresAmounts {
@@ -44,6 +48,7 @@ const FULL: PostgresAmounts = PostgresAmounts {
     backlog: 100_000,
     rounds: 20,
     round: 100_000,
+    servers: ServersAmounts { single: 40_000, batched: 400_000 },
 };
 const QUICK: PostgresAmounts = PostgresAmounts {
     ours: QueueAmounts { single: 10_000, batched: 100_000, batch: BATCH, starts: 200 },
@@ -51,6 +56,7 @@ const QUICK: PostgresAmounts = PostgresAmounts {
     backlog: 30_000,
     rounds: 4,
     round: 25_000,
+    servers: ServersAmounts { single: 8_000, batched: 80_000 },
 };
 
 impl PostgresAmounts {
@@ -114,6 +120,13 @@ fn add_keyed_row(
 pub async fn measure_held(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
     let Some(cluster) = start(folder)? else { return Ok(()) };
     snapshot::measure(report, &cluster, PostgresAmounts::of(size)).await
+}
+
+/// Measures one server and several on one database.
+pub async fn measure_servers(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
+    let folder = &folder.canonicalize()?;
+    let Some(cluster) = start(folder)? else { return Ok(()) };
+    servers::measure(report, &cluster, folder, PostgresAmounts::of(size).servers).await
 }
 
 /// A database for a part that needs one.

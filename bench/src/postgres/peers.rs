@@ -13,6 +13,7 @@ pub const PEERS: &[(Peer, &str)] = &[
     (GRAPHILE, "DROP SCHEMA IF EXISTS graphile_worker CASCADE"),
     (PG_BOSS, "DROP SCHEMA IF EXISTS pgboss CASCADE"),
     (PROCRASTINATE, "DROP SCHEMA public CASCADE; CREATE SCHEMA public"),
+    (PGMQ, "DROP SCHEMA IF EXISTS pgmq CASCADE"),
 ];
 
 pub const GRAPHILE: Peer =
@@ -25,6 +26,8 @@ const PROCRASTINATE: Peer = Peer {
     script: "procrastinate-worker.py",
     interpreter: "TASKYARD_PEERS_PYTHON",
 };
+
+const PGMQ: Peer = Peer { name: "pgmq", script: "pgmq.py", interpreter: "TASKYARD_PEERS_PYTHON" };
 
 /// The figures that a peer reports.
 #[derive(Deserialize)]

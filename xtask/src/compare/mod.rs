@@ -6,7 +6,7 @@
 
 mod builds;
 mod figures;
-mod json;
+pub mod json;
 mod options;
 mod statistics;
 mod table;

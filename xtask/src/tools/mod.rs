@@ -4,6 +4,7 @@
 mod debian;
 mod mdbook;
 mod node;
+mod pgmq;
 mod python;
 
 use std::path::{Path, PathBuf};
@@ -80,14 +81,20 @@ pub fn peers() -> Result<Vec<(&'static str, PathBuf)>, String> {
     let node = locate("node")?;
     let python = python::PEERS.prepare()?;
     build_node_package(&node)?;
-    Ok(vec![
+    let mut variables = vec![
         ("TASKYARD_CHROMIUM", locate("chromium")?),
         ("TASKYARD_CHROMEDRIVER", locate("chromedriver")?),
         ("TASKYARD_PEERS", shell::root().join("bench")),
         ("TASKYARD_PEERS_NODE_MODULES", node::PEERS.prepare(&node)?),
         ("TASKYARD_PEERS_PYTHON", python.join("bin/python")),
         ("TASKYARD_NODE", node),
-    ])
+    ];
+    match pgmq::prepare() {
+        Ok(file) => variables.push(("TASKYARD_PEER_PGMQ", file)),
+        // The benchmark reports that it is missing, and measures the others.
+        Err(error) => eprintln!("{error}"),
+    }
+    Ok(variables)
 }
 
 /// Builds our Node package, which the benchmark loads from its folder.

@@ -147,3 +147,82 @@ fn both_connections_are_opened_again() {
         check_counts(&database.url());
     });
 }
+
+/// The replies to two batches, of which the second is given to the store before the first is answered.
+fn ask_at_once(
+    store: &PostgresStore,
+    first: Vec<Command>,
+    second: Vec<Command>,
+) -> [Vec<Result<Reply, Error>>; 2] {
+    let (first, second) = (store.execute(NOW, first), store.execute(NOW, second));
+    // The later one is awaited first: neither needs the other to be awaited.
+    let second = block_on(second).replies;
+    [block_on(first).replies, second]
+}
+
+fn ids(replies: &[Result<Reply, Error>]) -> Vec<u64> {
+    let ids = |reply: &Result<Reply, Error>| match reply {
+        Ok(Reply::Put(placed)) => placed.iter().map(|placed| placed.id.0).collect::<Vec<_>>(),
+        other => panic!("a put answers with ids, not {other:?}"),
+    };
+    replies.iter().flat_map(ids).collect()
+}
+
+/// Batches that run at the same time look as if they had run one after the other.
+#[test]
+fn batches_at_the_same_time_keep_their_order() {
+    run(async {
+        let database = Database::new();
+        let (store, tube) = opened(&database);
+        for round in 0..4 {
+            let from = round * 4 * SIZE;
+            let large = |from| vec![numbered(&tube, from), numbered(&tube, from + SIZE)];
+            let [first, second] = ask_at_once(&store, large(from), large(from + 2 * SIZE));
+            let all = [ids(&first), ids(&second)].concat();
+            assert!(all.len() == 4 * SIZE && all.is_sorted(), "{all:?}");
+            let [mixed, seen] = ask_at_once(&store, large(0), vec![take(&tube)]);
+            assert_eq!((ids(&mixed).len(), taken(&seen[0]).len()), (2 * SIZE, SIZE));
+            // One take is on one connection, more of them are on both.
+            let takes = |count| vec![take(&tube); count];
+            let [left, right] = ask_at_once(&store, takes(1 + round % 2), takes(4 - round % 2));
+            let order: Vec<_> =
+                left.iter().chain(&right).flat_map(taken).map(|task| task.id).collect();
+            assert!(order.is_sorted(), "deliveries are in the order of arrival: {order:?}");
+            let replies = [seen, left, right].concat();
+            let mut leases: Vec<_> =
+                replies.iter().flat_map(taken).map(|task| (task.id, task.lease)).collect();
+            leases.sort_unstable_by_key(|(id, _)| *id);
+            leases.dedup_by_key(|(id, _)| *id);
+            assert_eq!(leases.len(), 6 * SIZE, "each task is taken once");
+            let acks: Vec<_> = replies.iter().map(|reply| ack(&tube, taken(reply))).collect();
+            let (left, right) = acks.split_at(3);
+            for reply in ask_at_once(&store, left.to_vec(), right.to_vec()).concat() {
+                let Ok(Reply::Finished(outcomes)) = reply else { panic!("{reply:?}") };
+                assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Done(_))));
+            }
+            check_counts(&database.url());
+        }
+        assert_eq!(connections(&database).as_deref(), Some("3"), "they went by both");
+    });
+}
+
+/// Two batches that ack the same tasks wait for each other; one of them is told that they are gone.
+#[test]
+fn tasks_that_are_acked_twice_at_the_same_time_end_once() {
+    run(async {
+        let database = Database::new();
+        let (store, tube) = opened(&database);
+        assert_eq!(ids(&ask(&store, vec![numbered(&tube, 0)])).len(), SIZE);
+        let replies = ask(&store, vec![take(&tube)]);
+        let tasks = taken(&replies[0]);
+        let (mut backwards, mut done) = (tasks.to_vec(), 0);
+        backwards.reverse();
+        let (first, second) = (vec![ack(&tube, tasks)], vec![ack(&tube, &backwards)]);
+        for reply in ask_at_once(&store, first, second).concat() {
+            let Ok(Reply::Finished(outcomes)) = reply else { panic!("{reply:?}") };
+            done += outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Done(_))).count();
+        }
+        assert_eq!(done, SIZE);
+        check_counts(&database.url());
+    });
+}
