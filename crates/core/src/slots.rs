@@ -10,7 +10,7 @@ use crate::record::{Record, StoredState};
 use crate::semaphore::Priority;
 use crate::session::SessionId;
 use crate::state::State;
-use crate::subqueue::NO_SUBQUEUE;
+use crate::subqueue::{NO_SUBQUEUE, OrderKey};
 use crate::task::{Body, TaskId};
 use crate::time::{Span, Timestamp};
 
@@ -18,12 +18,9 @@ use crate::time::{Span, Timestamp};
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
     pub id: TaskId,
-    pub pri: u64,
     pub created: Timestamp,
-    pub expires: Timestamp,
-    pub ttr: Span,
-    /// When it had become ready for the latest delivery that was released; `NEVER` when none was.
-    pub previous_start: Timestamp,
+    /// Absent while all of them have their defaults, as those of most tasks have.
+    options: Option<Box<SlotOptions>>,
     pub body: Option<Body>,
     pub state: SlotState,
     pub attempts: u32,
@@ -33,6 +30,16 @@ pub(crate) struct Slot {
     pub subqueue: u32,
     /// The last batch that recorded this slot in the journal.
     pub noted: u32,
+}
+
+/// What a task need not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotOptions {
+    pub pri: u64,
+    pub expires: Timestamp,
+    pub ttr: Span,
+    /// When it had become ready for the latest delivery that was released; `NEVER` when none was.
+    pub previous_start: Timestamp,
 }
 
 /// The state of a task, with the data of that state.
@@ -66,7 +73,66 @@ pub(crate) struct Delivery {
     pub worker: Option<Arc<str>>,
 }
 
+impl SlotOptions {
+    const DEFAULT: SlotOptions = SlotOptions {
+        pri: 0,
+        expires: Timestamp::NEVER,
+        ttr: Span::FOREVER,
+        previous_start: Timestamp::NEVER,
+    };
+}
+
 impl Slot {
+    /// The slot of a task that is ready, with default options.
+    pub fn new(id: TaskId, created: Timestamp, body: Option<Body>, body_bytes: u32) -> Self {
+        Slot {
+            id,
+            created,
+            options: None,
+            body,
+            state: SlotState::Ready(created),
+            attempts: 0,
+            body_bytes,
+            subqueue: NO_SUBQUEUE,
+            noted: 0,
+        }
+    }
+
+    #[inline]
+    pub fn options(&self) -> &SlotOptions {
+        self.options.as_deref().unwrap_or(&SlotOptions::DEFAULT)
+    }
+
+    pub fn set_options(&mut self, options: SlotOptions) {
+        match &mut self.options {
+            _ if options == SlotOptions::DEFAULT => self.options = None,
+            Some(own) => **own = options,
+            None => self.options = Some(Box::new(options)),
+        }
+    }
+
+    #[inline]
+    pub fn pri(&self) -> u64 {
+        self.options().pri
+    }
+
+    #[inline]
+    pub fn expires(&self) -> Timestamp {
+        self.options().expires
+    }
+
+    pub fn set_expires(&mut self, expires: Timestamp) {
+        if expires != self.expires() {
+            self.set_options(SlotOptions { expires, ..*self.options() });
+        }
+    }
+
+    /// Its place among ready tasks.
+    #[inline]
+    pub fn order_key(&self) -> OrderKey {
+        (self.pri(), self.id)
+    }
+
     pub fn state(&self) -> State {
         match self.state {
             SlotState::Ready(_) => State::Ready,
@@ -79,7 +145,7 @@ impl Slot {
     /// When the next change of this task is due.
     pub fn timer(&self) -> Timestamp {
         match &self.state {
-            SlotState::Ready(_) | SlotState::Gated(_) | SlotState::Buried { .. } => self.expires,
+            SlotState::Ready(_) | SlotState::Gated(_) | SlotState::Buried { .. } => self.expires(),
             SlotState::Delayed(due) | SlotState::Scheduled(due) => *due,
             SlotState::Taken(delivery) => delivery.until,
         }
@@ -127,10 +193,7 @@ impl Slot {
     pub fn stored_alike(&self, before: &Slot) -> bool {
         self.stored_state() == before.stored_state()
             && self.attempts == before.attempts
-            && self.expires == before.expires
-            && self.ttr == before.ttr
-            && self.pri == before.pri
-            && self.previous_start == before.previous_start
+            && self.options() == before.options()
     }
 
     /// Whether a put replaced the body since `before`. Bodies are loaded and dropped between batches
@@ -148,16 +211,16 @@ impl Slot {
         failures: Option<Failures>,
         wall_ahead: i64,
     ) -> Record {
+        let SlotOptions { pri, expires, ttr, previous_start } = *self.options();
         let mut record = Record {
             id: self.id,
             state: self.stored_state(),
-            pri: self.pri,
+            pri,
             created: self.created,
-            expires: self.expires,
-            ttr: self.ttr,
+            expires,
+            ttr,
             attempts: self.attempts,
-            previous_start: (self.previous_start != Timestamp::NEVER)
-                .then_some(self.previous_start),
+            previous_start: (previous_start != Timestamp::NEVER).then_some(previous_start),
             subqueue,
             semaphore_priority,
             attempts_max,
@@ -173,28 +236,24 @@ impl Slot {
 
     pub fn from_record(mut record: Record, wall_ahead: i64) -> Self {
         move_scheduled(&mut record, wall_ahead.saturating_neg());
-        Slot {
-            id: record.id,
+        let mut slot = Slot::new(record.id, record.created, record.body, record.body_bytes);
+        slot.set_options(SlotOptions {
             pri: record.pri,
-            created: record.created,
             expires: record.expires,
             ttr: record.ttr,
             previous_start: record.previous_start.unwrap_or(Timestamp::NEVER),
-            body: record.body,
-            state: match record.state {
-                StoredState::Ready(since) => SlotState::Ready(since),
-                StoredState::Delayed(due) => SlotState::Delayed(due),
-                StoredState::Scheduled(due) => SlotState::Scheduled(due),
-                StoredState::Buried => SlotState::Buried { dead_letter: false },
-                StoredState::DeadLetter => SlotState::Buried { dead_letter: true },
-                // Done tasks have no slot; the callers keep them apart.
-                StoredState::Done => SlotState::Buried { dead_letter: false },
-            },
-            attempts: record.attempts,
-            body_bytes: record.body_bytes,
-            subqueue: NO_SUBQUEUE,
-            noted: 0,
-        }
+        });
+        slot.state = match record.state {
+            StoredState::Ready(since) => SlotState::Ready(since),
+            StoredState::Delayed(due) => SlotState::Delayed(due),
+            StoredState::Scheduled(due) => SlotState::Scheduled(due),
+            StoredState::Buried => SlotState::Buried { dead_letter: false },
+            StoredState::DeadLetter => SlotState::Buried { dead_letter: true },
+            // Done tasks have no slot; the callers keep them apart.
+            StoredState::Done => SlotState::Buried { dead_letter: false },
+        };
+        slot.attempts = record.attempts;
+        slot
     }
 }
 
@@ -299,6 +358,6 @@ mod tests {
     /// Ten million tasks must fit beside their payloads: this test notices a slot that grows.
     #[test]
     fn a_slot_stays_small() {
-        assert_eq!(size_of::<Option<Slot>>(), 96);
+        assert_eq!(size_of::<Option<Slot>>(), 64);
     }
 }

@@ -168,11 +168,11 @@ impl Tube {
                 }
                 SlotState::Buried { .. } => {
                     counts.buried += 1;
-                    buried.insert((slot.pri, slot.id));
+                    buried.insert(slot.order_key());
                 }
             }
             if deadline(slot) != Timestamp::NEVER && slot.is_delayed() {
-                delayed.push((deadline(slot), slot.id, slot.pri));
+                delayed.push((deadline(slot), slot.id, slot.pri()));
             } else if deadline(slot) != Timestamp::NEVER {
                 timers.insert((deadline(slot), slot.id));
             }
@@ -217,10 +217,10 @@ impl Tube {
 
 /// The index of ready tasks has no others, and misses only expired ones.
 fn audit_ready(now: Timestamp, kept: &BTreeSet<OrderKey>, ready: &[&Slot]) {
-    let all: BTreeSet<OrderKey> = ready.iter().map(|slot| (slot.pri, slot.id)).collect();
+    let all: BTreeSet<OrderKey> = ready.iter().map(|slot| slot.order_key()).collect();
     assert!(kept.is_subset(&all), "{kept:?} has more than {all:?}");
-    for slot in ready.iter().filter(|slot| !kept.contains(&(slot.pri, slot.id))) {
-        assert!(slot.expires <= now, "{slot:?} cannot be found");
+    for slot in ready.iter().filter(|slot| !kept.contains(&slot.order_key())) {
+        assert!(slot.expires() <= now, "{slot:?} cannot be found");
     }
 }
 
@@ -229,6 +229,6 @@ fn deadline(slot: &Slot) -> Timestamp {
     match &slot.state {
         SlotState::Delayed(due) | SlotState::Scheduled(due) => *due,
         SlotState::Taken(delivery) => delivery.until,
-        SlotState::Ready(_) | SlotState::Gated(_) | SlotState::Buried { .. } => slot.expires,
+        SlotState::Ready(_) | SlotState::Gated(_) | SlotState::Buried { .. } => slot.expires(),
     }
 }

@@ -8,7 +8,7 @@ use crate::finished::check_results;
 use crate::journal::Entry;
 use crate::key::EndedKey;
 use crate::limits::BATCH_TASKS_MAX;
-use crate::slots::{Delivery, Slot, SlotState};
+use crate::slots::{Delivery, Slot, SlotOptions, SlotState};
 use crate::state::{self, Event, State};
 use crate::task::{Task, TaskId};
 use crate::time::{Span, Timestamp};
@@ -250,7 +250,8 @@ impl Machine {
                     SlotState::Taken(delivery) if how.lease_over => delivery.until,
                     _ => now,
                 };
-                (slot.previous_start, since) = (since, back);
+                slot.set_options(SlotOptions { previous_start: since, ..*slot.options() });
+                since = back;
                 slot.attempts = slot.attempts.saturating_add(1);
                 used_up = slot.attempts >= attempts_max;
             }
@@ -262,7 +263,7 @@ impl Machine {
                 Event::Release
             } else {
                 slot.state = SlotState::Delayed(now + how.delay);
-                slot.expires = slot.expires + how.delay;
+                slot.set_expires(slot.expires() + how.delay);
                 Event::ReleaseDelayed
             };
             debug_assert_eq!(state::next(Some(State::Taken), event), Some(slot.state()));
@@ -323,8 +324,9 @@ impl Machine {
             if let SlotState::Taken(delivery) = &mut slot.state {
                 delivery.until = delivery.until + more;
             }
-            slot.expires = slot.expires + more;
-            slot.ttr = slot.ttr + more;
+            let options = slot.options();
+            let (expires, ttr) = (options.expires + more, options.ttr + more);
+            slot.set_options(SlotOptions { expires, ttr, ..*options });
         });
         tube.calls().touch += 1;
     }

@@ -64,7 +64,7 @@ impl Machine {
         let Some((slot, own)) = self.gated_slot(gate, task) else { return GateRequest::Remove };
         match slot.state {
             SlotState::Ready(_) | SlotState::Gated(_) => {
-                GateRequest::Queue(own.unwrap_or_else(|| priority_of(slot.pri)))
+                GateRequest::Queue(own.unwrap_or_else(|| priority_of(slot.pri())))
             }
             SlotState::Taken(_) => GateRequest::Taken,
             SlotState::Delayed(_) | SlotState::Scheduled(_) | SlotState::Buried { .. } => {

@@ -86,9 +86,9 @@ impl Machine {
         let tube = self.tubes.get_mut(number).expect("take looked the tube up");
         let ttl_kills_taken = tube.options.ttl_kills_taken;
         tube.tasks.update(id, &mut self.shared, |slot| {
-            let mut until = now + take.lease.unwrap_or(slot.ttr);
+            let mut until = now + take.lease.unwrap_or(slot.options().ttr);
             if ttl_kills_taken {
-                until = until.min(slot.expires);
+                until = until.min(slot.expires());
             }
             slot.state = SlotState::Taken(Box::new(Delivery {
                 lease,

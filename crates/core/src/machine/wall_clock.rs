@@ -49,7 +49,7 @@ impl Machine {
             for id in ids {
                 tube.tasks.update(id, &mut self.shared, |slot| {
                     slot.state = SlotState::Scheduled(slot.since().moved(by));
-                    slot.expires = slot.expires.moved(by);
+                    slot.set_expires(slot.expires().moved(by));
                 });
             }
             self.update_signals(number);

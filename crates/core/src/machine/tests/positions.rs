@@ -52,12 +52,12 @@ impl Machine {
             _ => None,
         };
         let is_ready =
-            |slot: &Slot| matches!(slot.state, SlotState::Ready(_)) && slot.expires > now;
+            |slot: &Slot| matches!(slot.state, SlotState::Ready(_)) && slot.expires() > now;
         if !is_ready(own) && due(own).is_none() {
             return None;
         }
         let better: Vec<&Slot> =
-            tasks.all().filter(|slot| (slot.pri, slot.id) < (own.pri, own.id)).collect();
+            tasks.all().filter(|slot| slot.order_key() < own.order_key()).collect();
         let mut delayed = vec![0; crate::estimate::DELAYED_PERIODS];
         for due in better.iter().filter_map(|slot| due(slot)) {
             if let Some(period) = delayed_period(due.since(now)) {
@@ -73,7 +73,7 @@ impl Machine {
         });
         Some(Position {
             id,
-            pri: own.pri,
+            pri: own.pri(),
             due: due(own),
             ahead: ready.len() as u64,
             delayed_ahead: delayed_ahead(delayed),
