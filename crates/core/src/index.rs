@@ -71,7 +71,7 @@ impl Indexes {
 
     pub fn add(&mut self, slot: &Slot, shared: &mut CrossTubeIndex) {
         let key = slot.order_key();
-        match &slot.state {
+        match slot.details() {
             SlotState::Ready(_) => {
                 self.counts.ready += 1;
                 self.ready.insert(key);
@@ -110,7 +110,7 @@ impl Indexes {
     /// The reverse of `add`. An expired task may have left the ready index before.
     pub fn remove(&mut self, slot: &Slot, shared: &mut CrossTubeIndex) {
         let key = slot.order_key();
-        match &slot.state {
+        match slot.details() {
             SlotState::Ready(_) => {
                 self.counts.ready -= 1;
                 self.remove_ready(slot.subqueue, key);

@@ -270,7 +270,7 @@ impl Tasks {
     pub fn hide_expired(&mut self, now: Timestamp) {
         let due = self.indexes.timers.range(..=(now, TaskId(u64::MAX)));
         let slots = due.filter_map(|(_, id)| self.slots.get(*id));
-        let ready = slots.filter(|slot| matches!(slot.state, SlotState::Ready(_)));
+        let ready = slots.filter(|slot| matches!(slot.details(), SlotState::Ready(_)));
         let keys: Vec<_> = ready.map(|slot| (slot.subqueue, slot.order_key())).collect();
         for (subqueue, key) in keys {
             self.indexes.remove_ready(subqueue, key);
@@ -391,10 +391,10 @@ impl Tasks {
         }
         let body = new.body.clone();
         self.update(id, shared, |slot| {
-            let options =
-                SlotOptions { previous_start: slot.options().previous_start, ..*new.options() };
-            slot.set_options(options);
-            (slot.state, slot.body_bytes) = (new.state, new.body_bytes);
+            let SlotOptions { pri, expires, ttr, .. } = *new.options();
+            slot.change_options(|own| (own.pri, own.expires, own.ttr) = (pri, expires, ttr));
+            slot.set_state(new.details().into_owned());
+            slot.body_bytes = new.body_bytes;
         });
         self.set_body(id, body, shared);
     }

@@ -39,7 +39,7 @@ impl Machine {
                 let task = gated(number, slot.id);
                 let status = self.semaphores.status(gate, task);
                 stand.extend(status.map(|_| (gate, task)));
-                let fits = match slot.state {
+                let fits = match slot.details() {
                     SlotState::Ready(_) => status == Some(Status::Acquired),
                     SlotState::Gated(_) => matches!(status, Some(Status::Wait | Status::Delayed)),
                     SlotState::Taken(_) => taken_tasks.insert(task),
@@ -154,7 +154,7 @@ impl Tube {
         let (mut ready, mut delayed) = (Vec::new(), Vec::new());
         for slot in slots.iter() {
             assert!(slot.id.0 < self.next_id);
-            match slot.state {
+            match slot.details() {
                 SlotState::Ready(_) => {
                     counts.ready += 1;
                     ready.push(slot);
@@ -208,7 +208,7 @@ impl Tube {
             assert!(runs <= 1, "two tasks of {key} run");
             let all: Vec<_> = slots
                 .into_iter()
-                .filter(|slot| matches!(slot.state, SlotState::Ready(_)))
+                .filter(|slot| matches!(slot.details(), SlotState::Ready(_)))
                 .collect();
             audit_ready(now, ready, &all);
         }
@@ -226,8 +226,8 @@ fn audit_ready(now: Timestamp, kept: &BTreeSet<OrderKey>, ready: &[&Slot]) {
 
 /// The deadline of the task, computed independently.
 fn deadline(slot: &Slot) -> Timestamp {
-    match &slot.state {
-        SlotState::Delayed(due) | SlotState::Scheduled(due) => *due,
+    match slot.details() {
+        SlotState::Delayed(due) | SlotState::Scheduled(due) => due,
         SlotState::Taken(delivery) => delivery.until,
         SlotState::Ready(_) | SlotState::Gated(_) | SlotState::Buried { .. } => slot.expires(),
     }

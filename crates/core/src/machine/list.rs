@@ -159,7 +159,7 @@ fn listed(slot: &Slot) -> ListedTask {
 
 /// Whether the next tick removes it.
 pub(super) fn is_expired(slot: &Slot, now: Timestamp) -> bool {
-    match slot.state {
+    match slot.details() {
         SlotState::Taken(_) | SlotState::Delayed(_) | SlotState::Scheduled(_) => false,
         SlotState::Ready(_) | SlotState::Gated(_) | SlotState::Buried { .. } => {
             slot.expires() <= now

@@ -30,7 +30,7 @@ impl Machine {
         let delayed = tasks.delayed_ahead(now, &keys);
         let position = |(slot, delayed_ahead): (&Slot, Vec<u64>)| {
             let mut position = Position { delayed_ahead, ..tasks.position(slot) };
-            if let (SlotState::Gated(_), Some(gate)) = (&slot.state, gate) {
+            if let (SlotState::Gated(_), Some(gate)) = (slot.details(), gate) {
                 let task = gated(number, slot.id);
                 position.gate_ahead = Some(self.semaphores.waiting_before(gate, task) as u64);
             }
@@ -42,7 +42,7 @@ impl Machine {
 
 /// Whether the task is ready or will be.
 fn waits(slot: &Slot, now: Timestamp) -> bool {
-    match slot.state {
+    match slot.details() {
         SlotState::Ready(_) | SlotState::Gated(_) => slot.expires() > now,
         SlotState::Delayed(_) | SlotState::Scheduled(_) => true,
         SlotState::Taken(_) | SlotState::Buried { .. } => false,
@@ -56,7 +56,7 @@ impl Tasks {
         Position {
             id: slot.id,
             pri: slot.pri(),
-            due: match slot.state {
+            due: match slot.details() {
                 SlotState::Delayed(due) | SlotState::Scheduled(due) => Some(due),
                 _ => None,
             },

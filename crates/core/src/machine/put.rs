@@ -6,7 +6,7 @@ use crate::command::{NewTask, Placed, Reply};
 use crate::error::{Error, Result};
 use crate::journal::Entry;
 use crate::limits::{BATCH_TASKS_MAX, META_BYTES_MAX, SUBQUEUE_BYTES_MAX, TASK_ID_MAX};
-use crate::slots::{Slot, SlotOptions, SlotState};
+use crate::slots::{Slot, SlotState};
 use crate::state::{self, Event, State};
 use crate::task::TaskId;
 use crate::tasks::DetachedTask;
@@ -133,15 +133,14 @@ pub(super) fn new_slot(
     };
     // The time to live begins when the delay is over.
     let expires = now.max(due) + ttl;
-    slot.set_options(SlotOptions {
-        pri: task.pri.unwrap_or(options.pri),
-        expires,
-        ttr: task.ttr.or(options.ttr).unwrap_or(ttl),
-        previous_start: Timestamp::NEVER,
+    slot.change_options(|own| {
+        own.pri = task.pri.unwrap_or(options.pri);
+        own.expires = expires;
+        own.ttr = task.ttr.or(options.ttr).unwrap_or(ttl);
     });
     if due > now {
         let scheduled = task.at.is_some();
-        slot.state = if scheduled { SlotState::Scheduled(due) } else { SlotState::Delayed(due) };
+        slot.set_state(if scheduled { SlotState::Scheduled(due) } else { SlotState::Delayed(due) });
     }
     slot
 }

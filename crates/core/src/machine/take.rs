@@ -90,7 +90,7 @@ impl Machine {
             if ttl_kills_taken {
                 until = until.min(slot.expires());
             }
-            slot.state = SlotState::Taken(Box::new(Delivery {
+            slot.set_state(SlotState::Taken(Box::new(Delivery {
                 lease,
                 session: take.session,
                 since: slot.since(),
@@ -98,7 +98,7 @@ impl Machine {
                 until,
                 explicit: take.lease.is_some(),
                 worker: take.worker.clone(),
-            }));
+            })));
         });
         tube.calls().take += 1;
         tube.view_with_due(now, id).expect("the task was just taken")

@@ -91,7 +91,7 @@ impl Tube {
     }
 
     fn reason(&self, now: Timestamp, slot: &Slot) -> Reason {
-        match slot.state {
+        match slot.details() {
             SlotState::Taken(_) => Reason::Running,
             SlotState::Delayed(due) | SlotState::Scheduled(due) => Reason::NotDue(due),
             _ if slot.expires() <= now => Reason::Expired,
@@ -151,19 +151,19 @@ fn done_bytes(done: &DoneTask) -> usize {
 
 fn view_slot(slot: &Slot, state: State, reason: Reason) -> Task {
     let delivery = slot.delivery();
-    let SlotOptions { pri, expires, ttr, previous_start } = *slot.options();
+    let SlotOptions { pri, expires, ttr, previous_start, attempts, .. } = *slot.options();
     Task {
         id: slot.id,
         state,
         pri,
         created: slot.created,
-        due: match slot.state {
+        due: match slot.details() {
             SlotState::Delayed(due) | SlotState::Scheduled(due) => Some(due),
             _ => None,
         },
         expires,
         ttr,
-        attempts: slot.attempts,
+        attempts,
         start: delivery.map(|delivery| delivery.start),
         previous_start: (previous_start != Timestamp::NEVER).then_some(previous_start),
         subqueue: None,

@@ -47,12 +47,12 @@ impl Machine {
     fn counted(&self, number: u32, id: TaskId, now: Timestamp) -> Option<Position> {
         let tasks = &self.tubes[number].tasks;
         let own = tasks.get(id)?;
-        let due = |slot: &Slot| match slot.state {
+        let due = |slot: &Slot| match slot.details() {
             SlotState::Delayed(due) | SlotState::Scheduled(due) => Some(due),
             _ => None,
         };
         let is_ready =
-            |slot: &Slot| matches!(slot.state, SlotState::Ready(_)) && slot.expires() > now;
+            |slot: &Slot| matches!(slot.details(), SlotState::Ready(_)) && slot.expires() > now;
         if !is_ready(own) && due(own).is_none() {
             return None;
         }
