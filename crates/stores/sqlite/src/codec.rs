@@ -238,7 +238,7 @@ pub(super) const TASK_COLUMNS: &str = "key, state, due, pri, created, expires, t
 pub(super) const TASK_COLUMNS_COUNT: usize = 15;
 
 /// A row of `task` without its body, as it is stored.
-pub(super) struct TaskRow<'a> {
+pub(super) struct UnverifiedTask<'a> {
     pub key: i64,
     pub columns: TaskColumns<'a>,
     pub subqueue: Option<&'a str>,
@@ -265,13 +265,13 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
         sum: row.get(10)?,
     };
     let subqueue = row.get_ref(9)?.as_str_or_null().map_err(|e| damaged(tube, id, &e))?;
-    TaskRow { key, columns, subqueue, body_bytes: row.get(11)? }.decode()
+    UnverifiedTask { key, columns, subqueue, body_bytes: row.get(11)? }.decode()
 }
 
-impl TaskRow<'_> {
+impl UnverifiedTask<'_> {
     /// Verifies the row, and returns the number of its tube and the task.
     pub fn decode(self) -> Result<(u32, Record), RowError> {
-        let TaskRow { key, columns, subqueue, body_bytes } = self;
+        let UnverifiedTask { key, columns, subqueue, body_bytes } = self;
         let (tube, id) = split_key(key);
         if columns.sum != columns.checksum(key, subqueue) {
             return Err(damaged(tube, id, &"its checksum is wrong"));

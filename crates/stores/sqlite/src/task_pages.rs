@@ -6,7 +6,7 @@
 
 use rusqlite::{Connection, OptionalExtension};
 
-use super::codec::{TaskColumns, TaskRow};
+use super::codec::{TaskColumns, UnverifiedTask};
 use super::platform::PlatformFile;
 
 /// Size of a page.
@@ -37,7 +37,7 @@ pub(super) struct TaskPages<'a> {
 /// A row of `task`.
 pub(super) enum PageRow<'a> {
     /// A row whose columns are all in its page, except perhaps its body.
-    Local(TaskRow<'a>),
+    Local(UnverifiedTask<'a>),
     /// The key of another row.
     Other(i64),
 }
@@ -191,7 +191,7 @@ fn row(mut cell: &[u8]) -> Option<PageRow<'_>> {
             (priority, failures, finished);
     }
     let body_bytes = u32::try_from(body).ok()?;
-    Some(PageRow::Local(TaskRow { key, columns, subqueue, body_bytes }))
+    Some(PageRow::Local(UnverifiedTask { key, columns, subqueue, body_bytes }))
 }
 
 /// The length of a blob or of NULL, by its type.
