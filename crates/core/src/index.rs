@@ -70,8 +70,8 @@ impl Indexes {
     }
 
     pub fn add(&mut self, slot: &Slot, shared: &mut CrossTubeIndex) {
-        let key = (slot.pri, slot.id);
-        match &slot.state {
+        let key = slot.order_key();
+        match slot.details() {
             SlotState::Ready(_) => {
                 self.counts.ready += 1;
                 self.ready.insert(key);
@@ -102,15 +102,15 @@ impl Indexes {
         }
         match slot.timer() {
             Timestamp::NEVER => {}
-            due if slot.is_delayed() => self.delayed.insert(due, slot.id, slot.pri),
+            due if slot.is_delayed() => self.delayed.insert(due, slot.id, slot.pri()),
             at => _ = self.timers.insert((at, slot.id)),
         }
     }
 
     /// The reverse of `add`. An expired task may have left the ready index before.
     pub fn remove(&mut self, slot: &Slot, shared: &mut CrossTubeIndex) {
-        let key = (slot.pri, slot.id);
-        match &slot.state {
+        let key = slot.order_key();
+        match slot.details() {
             SlotState::Ready(_) => {
                 self.counts.ready -= 1;
                 self.remove_ready(slot.subqueue, key);
@@ -138,7 +138,7 @@ impl Indexes {
         }
         match slot.timer() {
             Timestamp::NEVER => {}
-            due if slot.is_delayed() => self.delayed.remove(due, slot.id, slot.pri),
+            due if slot.is_delayed() => self.delayed.remove(due, slot.id, slot.pri()),
             at => _ = self.timers.remove(&(at, slot.id)),
         }
     }

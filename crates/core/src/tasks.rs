@@ -13,7 +13,7 @@ use crate::limits::OLDEST_LOOKED_MAX;
 use crate::record::Record;
 use crate::semaphore::Priority;
 use crate::semaphore::gated::gated;
-use crate::slots::{Slot, SlotState, Slots};
+use crate::slots::{Slot, SlotOptions, SlotState, Slots};
 use crate::stats::Counts;
 use crate::subqueue::{NO_SUBQUEUE, OrderKey};
 use crate::task::{Body, TaskId};
@@ -168,7 +168,7 @@ impl Tasks {
 
     /// The number of ready tasks before this one by priority and id.
     pub fn rank(&self, slot: &Slot) -> u64 {
-        self.indexes.ready.rank((slot.pri, slot.id))
+        self.indexes.ready.rank(slot.order_key())
     }
 
     /// The numbers of [`Position::delayed_ahead`](crate::Position::delayed_ahead) for tasks with these keys.
@@ -179,7 +179,7 @@ impl Tasks {
     /// The number of ready tasks of its sub-queue before this one.
     pub fn rank_in_subqueue(&self, slot: &Slot) -> Option<u64> {
         let subqueues = self.indexes.subqueues.as_ref()?;
-        Some(subqueues.rank(slot.subqueue, (slot.pri, slot.id)))
+        Some(subqueues.rank(slot.subqueue, slot.order_key()))
     }
 
     pub fn next_timer(&self) -> Option<(Timestamp, TaskId)> {
@@ -259,7 +259,7 @@ impl Tasks {
         loop {
             let key = self.indexes.first_ready()?;
             let slot = self.slots.get(key.1)?;
-            if slot.expires > now {
+            if slot.expires() > now {
                 return Some((slot.id, slot.body_bytes));
             }
             self.indexes.remove_ready(slot.subqueue, key);
@@ -270,8 +270,8 @@ impl Tasks {
     pub fn hide_expired(&mut self, now: Timestamp) {
         let due = self.indexes.timers.range(..=(now, TaskId(u64::MAX)));
         let slots = due.filter_map(|(_, id)| self.slots.get(*id));
-        let ready = slots.filter(|slot| matches!(slot.state, SlotState::Ready(_)));
-        let keys: Vec<_> = ready.map(|slot| (slot.subqueue, (slot.pri, slot.id))).collect();
+        let ready = slots.filter(|slot| matches!(slot.details(), SlotState::Ready(_)));
+        let keys: Vec<_> = ready.map(|slot| (slot.subqueue, slot.order_key())).collect();
         for (subqueue, key) in keys {
             self.indexes.remove_ready(subqueue, key);
         }
@@ -391,8 +391,10 @@ impl Tasks {
         }
         let body = new.body.clone();
         self.update(id, shared, |slot| {
-            (slot.pri, slot.expires, slot.ttr) = (new.pri, new.expires, new.ttr);
-            (slot.state, slot.body_bytes) = (new.state, new.body_bytes);
+            let SlotOptions { pri, expires, ttr, .. } = *new.options();
+            slot.change_options(|own| (own.pri, own.expires, own.ttr) = (pri, expires, ttr));
+            slot.set_state(new.details().into_owned());
+            slot.body_bytes = new.body_bytes;
         });
         self.set_body(id, body, shared);
     }

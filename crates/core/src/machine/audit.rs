@@ -39,7 +39,7 @@ impl Machine {
                 let task = gated(number, slot.id);
                 let status = self.semaphores.status(gate, task);
                 stand.extend(status.map(|_| (gate, task)));
-                let fits = match slot.state {
+                let fits = match slot.details() {
                     SlotState::Ready(_) => status == Some(Status::Acquired),
                     SlotState::Gated(_) => matches!(status, Some(Status::Wait | Status::Delayed)),
                     SlotState::Taken(_) => taken_tasks.insert(task),
@@ -154,7 +154,7 @@ impl Tube {
         let (mut ready, mut delayed) = (Vec::new(), Vec::new());
         for slot in slots.iter() {
             assert!(slot.id.0 < self.next_id);
-            match slot.state {
+            match slot.details() {
                 SlotState::Ready(_) => {
                     counts.ready += 1;
                     ready.push(slot);
@@ -168,11 +168,11 @@ impl Tube {
                 }
                 SlotState::Buried { .. } => {
                     counts.buried += 1;
-                    buried.insert((slot.pri, slot.id));
+                    buried.insert(slot.order_key());
                 }
             }
             if deadline(slot) != Timestamp::NEVER && slot.is_delayed() {
-                delayed.push((deadline(slot), slot.id, slot.pri));
+                delayed.push((deadline(slot), slot.id, slot.pri()));
             } else if deadline(slot) != Timestamp::NEVER {
                 timers.insert((deadline(slot), slot.id));
             }
@@ -208,7 +208,7 @@ impl Tube {
             assert!(runs <= 1, "two tasks of {key} run");
             let all: Vec<_> = slots
                 .into_iter()
-                .filter(|slot| matches!(slot.state, SlotState::Ready(_)))
+                .filter(|slot| matches!(slot.details(), SlotState::Ready(_)))
                 .collect();
             audit_ready(now, ready, &all);
         }
@@ -217,18 +217,18 @@ impl Tube {
 
 /// The index of ready tasks has no others, and misses only expired ones.
 fn audit_ready(now: Timestamp, kept: &BTreeSet<OrderKey>, ready: &[&Slot]) {
-    let all: BTreeSet<OrderKey> = ready.iter().map(|slot| (slot.pri, slot.id)).collect();
+    let all: BTreeSet<OrderKey> = ready.iter().map(|slot| slot.order_key()).collect();
     assert!(kept.is_subset(&all), "{kept:?} has more than {all:?}");
-    for slot in ready.iter().filter(|slot| !kept.contains(&(slot.pri, slot.id))) {
-        assert!(slot.expires <= now, "{slot:?} cannot be found");
+    for slot in ready.iter().filter(|slot| !kept.contains(&slot.order_key())) {
+        assert!(slot.expires() <= now, "{slot:?} cannot be found");
     }
 }
 
 /// The deadline of the task, computed independently.
 fn deadline(slot: &Slot) -> Timestamp {
-    match &slot.state {
-        SlotState::Delayed(due) | SlotState::Scheduled(due) => *due,
+    match slot.details() {
+        SlotState::Delayed(due) | SlotState::Scheduled(due) => due,
         SlotState::Taken(delivery) => delivery.until,
-        SlotState::Ready(_) | SlotState::Gated(_) | SlotState::Buried { .. } => slot.expires,
+        SlotState::Ready(_) | SlotState::Gated(_) | SlotState::Buried { .. } => slot.expires(),
     }
 }

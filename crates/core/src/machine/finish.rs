@@ -246,23 +246,26 @@ impl Machine {
             let mut since = slot.since();
             if how.counted {
                 // An expired delivery ended when its time was over, whenever that is noticed.
-                let back = match &slot.state {
+                let back = match slot.details() {
                     SlotState::Taken(delivery) if how.lease_over => delivery.until,
                     _ => now,
                 };
-                (slot.previous_start, since) = (since, back);
-                slot.attempts = slot.attempts.saturating_add(1);
-                used_up = slot.attempts >= attempts_max;
+                let attempts = slot.attempts().saturating_add(1);
+                let previous_start = std::mem::replace(&mut since, back);
+                slot.change_options(|options| {
+                    (options.previous_start, options.attempts) = (previous_start, attempts);
+                });
+                used_up = attempts >= attempts_max;
             }
             let event = if used_up {
-                slot.state = SlotState::Buried { dead_letter: true };
+                slot.set_state(SlotState::Buried { dead_letter: true });
                 Event::DeadLetter
             } else if how.delay.is_zero() {
-                slot.state = SlotState::Ready(since);
+                slot.set_state(SlotState::Ready(since));
                 Event::Release
             } else {
-                slot.state = SlotState::Delayed(now + how.delay);
-                slot.expires = slot.expires + how.delay;
+                slot.set_state(SlotState::Delayed(now + how.delay));
+                slot.set_expires(slot.expires() + how.delay);
                 Event::ReleaseDelayed
             };
             debug_assert_eq!(state::next(Some(State::Taken), event), Some(slot.state()));
@@ -284,7 +287,7 @@ impl Machine {
     ) {
         let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
         let Some(slot) = tube.tasks.get(id) else { return };
-        let attempt = slot.attempts.saturating_add(1);
+        let attempt = slot.attempts().saturating_add(1);
         let (at, run, worker) = match slot.delivery() {
             // An expired delivery ended when its time was over, whenever that is noticed.
             Some(delivery) => {
@@ -308,7 +311,7 @@ impl Machine {
         }
         let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
         tube.tasks.update(id, &mut self.shared, |slot| {
-            slot.state = SlotState::Buried { dead_letter: false };
+            slot.set_state(SlotState::Buried { dead_letter: false });
         });
         tube.calls().bury += 1;
     }
@@ -320,11 +323,13 @@ impl Machine {
         self.note(number, id);
         let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
         tube.tasks.update(id, &mut self.shared, |slot| {
-            if let SlotState::Taken(delivery) = &mut slot.state {
+            if let Some(delivery) = slot.delivery_mut() {
                 delivery.until = delivery.until + more;
             }
-            slot.expires = slot.expires + more;
-            slot.ttr = slot.ttr + more;
+            slot.change_options(|options| {
+                options.expires = options.expires + more;
+                options.ttr = options.ttr + more;
+            });
         });
         tube.calls().touch += 1;
     }
@@ -398,9 +403,9 @@ impl Machine {
         self.note(number, id);
         let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
         tube.tasks.update(id, &mut self.shared, |slot| {
-            slot.state = SlotState::Ready(now);
+            slot.set_state(SlotState::Ready(now));
             if reset_attempts {
-                slot.attempts = 0;
+                slot.set_attempts(0);
             }
         });
         tube.calls().kick += 1;

@@ -62,9 +62,9 @@ impl Machine {
     /// What the tube requests from this semaphore for a task.
     fn gate_request(&self, gate: u32, task: TaskId) -> GateRequest {
         let Some((slot, own)) = self.gated_slot(gate, task) else { return GateRequest::Remove };
-        match slot.state {
+        match slot.details() {
             SlotState::Ready(_) | SlotState::Gated(_) => {
-                GateRequest::Queue(own.unwrap_or_else(|| priority_of(slot.pri)))
+                GateRequest::Queue(own.unwrap_or_else(|| priority_of(slot.pri())))
             }
             SlotState::Taken(_) => GateRequest::Taken,
             SlotState::Delayed(_) | SlotState::Scheduled(_) | SlotState::Buried { .. } => {
@@ -97,17 +97,17 @@ impl Machine {
 
     /// Makes a task ready, or lets it wait for its semaphore; whether that is a change.
     fn set_gated(&mut self, number: u32, id: TaskId, holds: bool) -> bool {
-        let state = self.tubes[number].tasks.get(id).map(|slot| &slot.state);
+        let state = self.tubes[number].tasks.get(id).map(Slot::details);
         let (event, to) = match (state, holds) {
-            (Some(SlotState::Gated(since)), true) => (Event::Admit, SlotState::Ready(*since)),
-            (Some(SlotState::Ready(since)), false) => (Event::Gate, SlotState::Gated(*since)),
+            (Some(SlotState::Gated(since)), true) => (Event::Admit, SlotState::Ready(since)),
+            (Some(SlotState::Ready(since)), false) => (Event::Gate, SlotState::Gated(since)),
             _ => return false,
         };
         let from = if holds { State::Delayed } else { State::Ready };
         self.note(number, id);
         let tube = self.tubes.get_mut(number).expect("the task was just looked at");
         tube.tasks.update(id, &mut self.shared, |slot| {
-            slot.state = to;
+            slot.set_state(to);
             debug_assert_eq!(state::next(Some(from), event), Some(slot.state()));
         });
         true
@@ -123,7 +123,7 @@ impl Machine {
         for number in self.tube_numbers().collect::<Vec<_>>() {
             let Some(gate) = self.gate(number) else { continue };
             let waiting =
-                |slot: &&Slot| matches!(slot.state, SlotState::Ready(_) | SlotState::Gated(_));
+                |slot: &&Slot| matches!(slot.details(), SlotState::Ready(_) | SlotState::Gated(_));
             let ids: Vec<_> =
                 self.tubes[number].tasks.all().filter(waiting).map(|slot| slot.id).collect();
             for id in ids {

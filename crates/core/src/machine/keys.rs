@@ -54,7 +54,9 @@ impl Tube {
     fn is_held(&self, now: Timestamp, key: &Key) -> bool {
         let Some(id) = self.tasks.key_holder(key) else { return false };
         match (self.tasks.get(id), self.tasks.key_of(id)) {
-            (Some(slot), Some(held)) if is_over(slot, now) => slot.expires + held.unique_for > now,
+            (Some(slot), Some(held)) if is_over(slot, now) => {
+                slot.expires() + held.unique_for > now
+            }
             (Some(_), _) => true,
             (None, _) => self.tasks.keys().ended(id).is_some_and(|ended| ended.until > now),
         }
@@ -63,12 +65,12 @@ impl Tube {
 
 /// Whether the time to live of a task that is not taken is over.
 fn is_over(slot: &Slot, now: Timestamp) -> bool {
-    slot.delivery().is_none() && slot.expires <= now
+    slot.delivery().is_none() && slot.expires() <= now
 }
 
 /// When a task that is removed now has ended.
 pub(super) fn end_of(slot: &Slot, now: Timestamp) -> Timestamp {
-    if is_over(slot, now) { slot.expires } else { now }
+    if is_over(slot, now) { slot.expires() } else { now }
 }
 
 impl Machine {

@@ -121,10 +121,10 @@ impl Page<'_> {
         let mut smallest = BinaryHeap::with_capacity(self.limit + 1);
         for slot in slots.filter(|slot| self.ids.contains(&slot.id.0) && self.has(slot)) {
             if smallest.len() < self.limit {
-                smallest.push((slot.id, slot.pri));
+                smallest.push((slot.id, slot.pri()));
             } else if smallest.peek().is_some_and(|largest| slot.id < largest.0) {
                 smallest.pop();
-                smallest.push((slot.id, slot.pri));
+                smallest.push((slot.id, slot.pri()));
             }
         }
         smallest.into_sorted_vec().into_iter().map(|(id, pri)| ListedTask { id, pri }).collect()
@@ -154,13 +154,15 @@ fn in_queue(
 }
 
 fn listed(slot: &Slot) -> ListedTask {
-    ListedTask { id: slot.id, pri: slot.pri }
+    ListedTask { id: slot.id, pri: slot.pri() }
 }
 
 /// Whether the next tick removes it.
 pub(super) fn is_expired(slot: &Slot, now: Timestamp) -> bool {
-    match slot.state {
+    match slot.details() {
         SlotState::Taken(_) | SlotState::Delayed(_) | SlotState::Scheduled(_) => false,
-        SlotState::Ready(_) | SlotState::Gated(_) | SlotState::Buried { .. } => slot.expires <= now,
+        SlotState::Ready(_) | SlotState::Gated(_) | SlotState::Buried { .. } => {
+            slot.expires() <= now
+        }
     }
 }

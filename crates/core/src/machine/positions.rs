@@ -26,11 +26,11 @@ impl Machine {
         let (tasks, gate) = (&self.tubes[number].tasks, self.gate(number));
         let is_waiting = |id: &TaskId| tasks.get(*id).filter(|slot| waits(slot, now));
         let slots: Vec<&Slot> = ids.iter().filter_map(is_waiting).collect();
-        let keys: Vec<_> = slots.iter().map(|slot| (slot.pri, slot.id)).collect();
+        let keys: Vec<_> = slots.iter().map(|slot| slot.order_key()).collect();
         let delayed = tasks.delayed_ahead(now, &keys);
         let position = |(slot, delayed_ahead): (&Slot, Vec<u64>)| {
             let mut position = Position { delayed_ahead, ..tasks.position(slot) };
-            if let (SlotState::Gated(_), Some(gate)) = (&slot.state, gate) {
+            if let (SlotState::Gated(_), Some(gate)) = (slot.details(), gate) {
                 let task = gated(number, slot.id);
                 position.gate_ahead = Some(self.semaphores.waiting_before(gate, task) as u64);
             }
@@ -42,8 +42,8 @@ impl Machine {
 
 /// Whether the task is ready or will be.
 fn waits(slot: &Slot, now: Timestamp) -> bool {
-    match slot.state {
-        SlotState::Ready(_) | SlotState::Gated(_) => slot.expires > now,
+    match slot.details() {
+        SlotState::Ready(_) | SlotState::Gated(_) => slot.expires() > now,
         SlotState::Delayed(_) | SlotState::Scheduled(_) => true,
         SlotState::Taken(_) | SlotState::Buried { .. } => false,
     }
@@ -55,8 +55,8 @@ impl Tasks {
         let subqueue = self.rank_in_subqueue(slot);
         Position {
             id: slot.id,
-            pri: slot.pri,
-            due: match slot.state {
+            pri: slot.pri(),
+            due: match slot.details() {
                 SlotState::Delayed(due) | SlotState::Scheduled(due) => Some(due),
                 _ => None,
             },

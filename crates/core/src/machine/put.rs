@@ -8,7 +8,6 @@ use crate::journal::Entry;
 use crate::limits::{BATCH_TASKS_MAX, META_BYTES_MAX, SUBQUEUE_BYTES_MAX, TASK_ID_MAX};
 use crate::slots::{Slot, SlotState};
 use crate::state::{self, Event, State};
-use crate::subqueue::NO_SUBQUEUE;
 use crate::task::TaskId;
 use crate::tasks::DetachedTask;
 use crate::time::{Span, Timestamp};
@@ -122,20 +121,8 @@ pub(super) fn new_slot(
     options: &TubeOptions,
     wall_ahead: i64,
 ) -> Slot {
-    let mut slot = Slot {
-        id,
-        pri: 0,
-        created: now,
-        expires: Timestamp::NEVER,
-        ttr: Span::FOREVER,
-        previous_start: Timestamp::NEVER,
-        body_bytes: task.body.bytes(),
-        body: Some(task.body),
-        state: SlotState::Ready(now),
-        attempts: 0,
-        subqueue: NO_SUBQUEUE,
-        noted: 0,
-    };
+    let bytes = task.body.bytes();
+    let mut slot = Slot::new(id, now, Some(task.body), bytes);
     if !options.kind.has_times() {
         return slot;
     }
@@ -144,14 +131,16 @@ pub(super) fn new_slot(
         Some(at) => at.moved(wall_ahead.saturating_neg()),
         None => now + task.delay.or(options.delay).unwrap_or(Span::ZERO),
     };
-    slot.pri = task.pri.unwrap_or(options.pri);
-    slot.ttr = task.ttr.or(options.ttr).unwrap_or(ttl);
-    slot.expires = now + ttl;
+    // The time to live begins when the delay is over.
+    let expires = now.max(due) + ttl;
+    slot.change_options(|own| {
+        own.pri = task.pri.unwrap_or(options.pri);
+        own.expires = expires;
+        own.ttr = task.ttr.or(options.ttr).unwrap_or(ttl);
+    });
     if due > now {
-        // The time to live begins when the delay is over.
-        slot.expires = due + ttl;
         let scheduled = task.at.is_some();
-        slot.state = if scheduled { SlotState::Scheduled(due) } else { SlotState::Delayed(due) };
+        slot.set_state(if scheduled { SlotState::Scheduled(due) } else { SlotState::Delayed(due) });
     }
     slot
 }

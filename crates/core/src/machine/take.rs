@@ -86,11 +86,11 @@ impl Machine {
         let tube = self.tubes.get_mut(number).expect("take looked the tube up");
         let ttl_kills_taken = tube.options.ttl_kills_taken;
         tube.tasks.update(id, &mut self.shared, |slot| {
-            let mut until = now + take.lease.unwrap_or(slot.ttr);
+            let mut until = now + take.lease.unwrap_or(slot.options().ttr);
             if ttl_kills_taken {
-                until = until.min(slot.expires);
+                until = until.min(slot.expires());
             }
-            slot.state = SlotState::Taken(Box::new(Delivery {
+            slot.set_state(SlotState::Taken(Box::new(Delivery {
                 lease,
                 session: take.session,
                 since: slot.since(),
@@ -98,7 +98,7 @@ impl Machine {
                 until,
                 explicit: take.lease.is_some(),
                 worker: take.worker.clone(),
-            }));
+            })));
         });
         tube.calls().take += 1;
         tube.view_with_due(now, id).expect("the task was just taken")

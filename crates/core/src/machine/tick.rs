@@ -39,7 +39,7 @@ impl Machine {
                 break;
             }
             let Some(slot) = tube.tasks.get(id) else { break };
-            match slot.state {
+            match slot.details() {
                 SlotState::Delayed(due) | SlotState::Scheduled(due) => {
                     debug_assert_eq!(
                         state::next(Some(State::Delayed), Event::Due),
@@ -48,7 +48,7 @@ impl Machine {
                     self.note(number, id);
                     let tube = self.tubes.get_mut(number).expect("the tube is there");
                     tube.tasks.update(id, &mut self.shared, |slot| {
-                        slot.state = SlotState::Ready(due);
+                        slot.set_state(SlotState::Ready(due));
                     });
                     tube.calls().delay += 1;
                 }

@@ -91,7 +91,7 @@ impl Tube {
         if !self.options.kind.has_times() {
             return Span::ZERO;
         }
-        policy.delay_after(slot.attempts.saturating_add(1), seed, slot.id)
+        policy.delay_after(slot.attempts().saturating_add(1), seed, slot.id)
     }
 
     /// The free capacity.

@@ -12,7 +12,7 @@ use crate::limits::BATCH_BYTES_MAX;
 use crate::reason::Reason;
 use crate::record::{Record, StoredState};
 use crate::search::{Found, Search, shown_too_large};
-use crate::slots::{Slot, SlotState};
+use crate::slots::{Slot, SlotOptions, SlotState};
 use crate::state::State;
 use crate::task::{Task, TaskId};
 use crate::tasks::DetachedTask;
@@ -91,10 +91,10 @@ impl Tube {
     }
 
     fn reason(&self, now: Timestamp, slot: &Slot) -> Reason {
-        match slot.state {
+        match slot.details() {
             SlotState::Taken(_) => Reason::Running,
             SlotState::Delayed(due) | SlotState::Scheduled(due) => Reason::NotDue(due),
-            _ if slot.expires <= now => Reason::Expired,
+            _ if slot.expires() <= now => Reason::Expired,
             SlotState::Gated(_) => Reason::Semaphore,
             SlotState::Buried { dead_letter: true } => Reason::AttemptsUsedUp,
             SlotState::Buried { dead_letter: false } => Reason::Buried,
@@ -151,20 +151,21 @@ fn done_bytes(done: &DoneTask) -> usize {
 
 fn view_slot(slot: &Slot, state: State, reason: Reason) -> Task {
     let delivery = slot.delivery();
+    let SlotOptions { pri, expires, ttr, previous_start, attempts, .. } = *slot.options();
     Task {
         id: slot.id,
         state,
-        pri: slot.pri,
+        pri,
         created: slot.created,
-        due: match slot.state {
+        due: match slot.details() {
             SlotState::Delayed(due) | SlotState::Scheduled(due) => Some(due),
             _ => None,
         },
-        expires: slot.expires,
-        ttr: slot.ttr,
-        attempts: slot.attempts,
+        expires,
+        ttr,
+        attempts,
         start: delivery.map(|delivery| delivery.start),
-        previous_start: (slot.previous_start != Timestamp::NEVER).then_some(slot.previous_start),
+        previous_start: (previous_start != Timestamp::NEVER).then_some(previous_start),
         subqueue: None,
         semaphore_priority: None,
         key: None,

@@ -7,7 +7,7 @@
 use crate::command::{Outcome, Reply, TubeInfo};
 use crate::reason::Reason;
 use crate::semaphore::{MemberInfo, SemaphoreInfo, SemaphoreReply};
-use crate::slots::SlotState;
+use crate::slots::{Slot, SlotState};
 use crate::task::{Task, TaskId};
 use crate::time::Timestamp;
 
@@ -43,13 +43,13 @@ impl Machine {
         let numbers: Vec<u32> = self.tube_numbers().collect();
         for number in numbers {
             let Some(tube) = self.tubes.get_mut(number) else { continue };
-            let scheduled = |state: &SlotState| matches!(state, SlotState::Scheduled(_));
-            let slots = tube.tasks.all().filter(|slot| scheduled(&slot.state));
+            let scheduled = |slot: &&Slot| matches!(slot.details(), SlotState::Scheduled(_));
+            let slots = tube.tasks.all().filter(scheduled);
             let ids: Vec<TaskId> = slots.map(|slot| slot.id).collect();
             for id in ids {
                 tube.tasks.update(id, &mut self.shared, |slot| {
-                    slot.state = SlotState::Scheduled(slot.since().moved(by));
-                    slot.expires = slot.expires.moved(by);
+                    slot.set_state(SlotState::Scheduled(slot.since().moved(by)));
+                    slot.set_expires(slot.expires().moved(by));
                 });
             }
             self.update_signals(number);

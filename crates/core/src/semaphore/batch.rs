@@ -20,7 +20,14 @@ impl Semaphores {
         for (number, before) in &self.journal.semaphores {
             let after = self.all.get(*number as usize).map(|semaphore| &semaphore.record);
             let after = after.filter(|_| !self.vacant.contains(number));
-            changes.semaphores.extend(row(before.as_ref(), after).map(|row| (*number, row)));
+            match (before, after) {
+                (Some(before), Some(after)) if before.differs_in_grants(after) => {
+                    changes.granted.push((*number, after.clone()));
+                }
+                _ => {
+                    changes.semaphores.extend(row(before.as_ref(), after).map(|row| (*number, row)))
+                }
+            }
         }
         for ((number, task), before) in &self.journal.tasks {
             let record = |entry: &QueueEntry| QueueEntryRecord {
@@ -48,6 +55,7 @@ impl Semaphores {
             changes.events.extend(row(before.as_ref(), after).map(|row| (*id, row)));
         }
         changes.semaphores.sort_unstable_by_key(|row| row.0);
+        changes.granted.sort_unstable_by_key(|row| row.0);
         changes.tasks.sort_unstable_by_key(|row| row.0);
         changes.events.sort_unstable_by_key(|row| row.0);
         changes
@@ -128,6 +136,12 @@ impl Semaphores {
         self.outbox.set_next_id(id.0.saturating_add(1));
         self.outbox.set(id, Some(row));
         true
+    }
+
+    /// A semaphore, as it is stored.
+    pub fn record(&self, number: u32) -> Option<&SemaphoreRecord> {
+        let semaphore = self.all.get(number as usize)?;
+        (!self.vacant.contains(&number)).then_some(&semaphore.record)
     }
 
     /// The id of the next event.

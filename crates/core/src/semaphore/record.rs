@@ -21,6 +21,15 @@ pub struct SemaphoreRecord {
     pub recheck_at: Option<Timestamp>,
 }
 
+impl SemaphoreRecord {
+    /// Whether only the number of the latest grant differs.
+    pub(super) fn differs_in_grants(&self, other: &SemaphoreRecord) -> bool {
+        let SemaphoreRecord { key, options, grant_seq, recheck_at } = self;
+        *grant_seq != other.grant_seq
+            && (key, options, recheck_at) == (&other.key, &other.options, &other.recheck_at)
+    }
+}
+
 /// An entry of a semaphore, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueEntryRecord {
@@ -65,6 +74,9 @@ pub enum Row<T> {
 pub struct SemaphoreChanges {
     /// Semaphores by number.
     pub semaphores: Vec<(u32, Row<SemaphoreRecord>)>,
+    /// Semaphores of which only the number of the latest grant changed: a store that reserved the
+    /// number need not write them.
+    pub granted: Vec<(u32, SemaphoreRecord)>,
     /// Tasks by their sequence number, which is never reused.
     pub tasks: Vec<(u64, Row<QueueEntryRecord>)>,
     /// Events.
@@ -74,6 +86,7 @@ pub struct SemaphoreChanges {
 impl SemaphoreChanges {
     /// Whether nothing must be stored.
     pub fn is_empty(&self) -> bool {
-        self.semaphores.is_empty() && self.tasks.is_empty() && self.events.is_empty()
+        let semaphores = self.semaphores.is_empty() && self.granted.is_empty();
+        semaphores && self.tasks.is_empty() && self.events.is_empty()
     }
 }

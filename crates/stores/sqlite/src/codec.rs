@@ -166,6 +166,19 @@ impl<'a> TaskColumns<'a> {
         columns
     }
 
+    /// The state, if it is valid.
+    fn stored_state(&self) -> Option<StoredState> {
+        Some(match (self.state & ((1 << STATE_BITS) - 1), self.due) {
+            (0, since) => StoredState::Ready(Timestamp::from_micros(since.unwrap_or(self.created))),
+            (1, Some(due)) => StoredState::Delayed(Timestamp::from_micros(due)),
+            (2, None) => StoredState::Buried,
+            (3, None) => StoredState::DeadLetter,
+            (4, Some(due)) => StoredState::Scheduled(Timestamp::from_micros(due)),
+            (5, None) if self.finished.is_some() => StoredState::Done,
+            _ => return None,
+        })
+    }
+
     fn checksum(&self, key: i64, subqueue: Option<&str>) -> i64 {
         let subqueue = subqueue.unwrap_or("").as_bytes();
         let pair = |number: Option<i64>| [i64::from(number.is_some()), number.unwrap_or(0)];
@@ -224,6 +237,15 @@ pub(super) const TASK_COLUMNS: &str = "key, state, due, pri, created, expires, t
 /// Number of these columns.
 pub(super) const TASK_COLUMNS_COUNT: usize = 15;
 
+/// A row of `task` without its body, as it is stored.
+pub(super) struct UnverifiedTask<'a> {
+    pub key: i64,
+    pub columns: TaskColumns<'a>,
+    pub subqueue: Option<&'a str>,
+    /// How many bytes payload and meta have together.
+    pub body_bytes: u32,
+}
+
 /// Decodes a row of `task` without its body and verifies it.
 pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
     let key: i64 = row.get(0)?;
@@ -243,51 +265,52 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
         sum: row.get(10)?,
     };
     let subqueue = row.get_ref(9)?.as_str_or_null().map_err(|e| damaged(tube, id, &e))?;
-    if columns.sum != columns.checksum(key, subqueue) {
-        return Err(damaged(tube, id, &"its checksum is wrong"));
+    UnverifiedTask { key, columns, subqueue, body_bytes: row.get(11)? }.decode()
+}
+
+impl UnverifiedTask<'_> {
+    /// Verifies the row, and returns the number of its tube and the task.
+    pub fn decode(self) -> Result<(u32, Record), RowError> {
+        let UnverifiedTask { key, columns, subqueue, body_bytes } = self;
+        let (tube, id) = split_key(key);
+        if columns.sum != columns.checksum(key, subqueue) {
+            return Err(damaged(tube, id, &"its checksum is wrong"));
+        }
+        let record = Record {
+            id,
+            state: columns
+                .stored_state()
+                .ok_or_else(|| damaged(tube, id, &"its state is invalid"))?,
+            pri: columns.pri as u64,
+            created: Timestamp::from_micros(columns.created),
+            expires: columns.expires.map_or(Timestamp::NEVER, Timestamp::from_micros),
+            ttr: columns.ttr.map_or(Span::FOREVER, Span::from_micros),
+            attempts: u32::try_from(columns.attempts).unwrap_or(u32::MAX),
+            previous_start: columns.previous_start.map(Timestamp::from_micros),
+            subqueue: subqueue.map(Arc::from),
+            semaphore_priority: columns
+                .semaphore_priority
+                .map(Priority::new)
+                .transpose()
+                .map_err(|e| damaged(tube, id, &e))?,
+            attempts_max: match u32::try_from(columns.state >> STATE_BITS) {
+                Ok(own) => Some(own).filter(|own| *own > 0),
+                Err(_) => return Err(damaged(tube, id, &"its number of attempts is invalid")),
+            },
+            failures: match columns.failures.map(Failures::from_bytes) {
+                Some(None) => return Err(damaged(tube, id, &"its failures are invalid")),
+                failures => failures.flatten(),
+            },
+            finished: match columns.finished.map(Finished::from_bytes) {
+                Some(None) => return Err(damaged(tube, id, &"its end is invalid")),
+                finished => finished.flatten(),
+            },
+            key: None,
+            body_bytes,
+            body: None,
+        };
+        Ok((tube, record))
     }
-    let record = Record {
-        id,
-        state: match (columns.state & ((1 << STATE_BITS) - 1), columns.due) {
-            (0, since) => {
-                StoredState::Ready(Timestamp::from_micros(since.unwrap_or(columns.created)))
-            }
-            (1, Some(due)) => StoredState::Delayed(Timestamp::from_micros(due)),
-            (2, None) => StoredState::Buried,
-            (3, None) => StoredState::DeadLetter,
-            (4, Some(due)) => StoredState::Scheduled(Timestamp::from_micros(due)),
-            (5, None) if columns.finished.is_some() => StoredState::Done,
-            _ => return Err(damaged(tube, id, &"its state is invalid")),
-        },
-        pri: columns.pri as u64,
-        created: Timestamp::from_micros(columns.created),
-        expires: columns.expires.map_or(Timestamp::NEVER, Timestamp::from_micros),
-        ttr: columns.ttr.map_or(Span::FOREVER, Span::from_micros),
-        attempts: u32::try_from(columns.attempts).unwrap_or(u32::MAX),
-        previous_start: columns.previous_start.map(Timestamp::from_micros),
-        subqueue: subqueue.map(Arc::from),
-        semaphore_priority: columns
-            .semaphore_priority
-            .map(Priority::new)
-            .transpose()
-            .map_err(|e| damaged(tube, id, &e))?,
-        attempts_max: match u32::try_from(columns.state >> STATE_BITS) {
-            Ok(own) => Some(own).filter(|own| *own > 0),
-            Err(_) => return Err(damaged(tube, id, &"its number of attempts is invalid")),
-        },
-        failures: match columns.failures.map(Failures::from_bytes) {
-            Some(None) => return Err(damaged(tube, id, &"its failures are invalid")),
-            failures => failures.flatten(),
-        },
-        finished: match columns.finished.map(Finished::from_bytes) {
-            Some(None) => return Err(damaged(tube, id, &"its end is invalid")),
-            finished => finished.flatten(),
-        },
-        key: None,
-        body_bytes: row.get(11)?,
-        body: None,
-    };
-    Ok((tube, record))
 }
 
 /// Decodes a body from the columns `data_sum, meta, data`, starting at `first`, and verifies it.

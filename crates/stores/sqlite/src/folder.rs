@@ -9,13 +9,14 @@ use rusqlite::{Connection, OpenFlags};
 use taskyard_core::Machine;
 
 use super::checkpoint::{BUSY_TIMEOUT, LOG_BYTES_KEPT};
-use super::codec::{self, Head, RowError, TASK_COLUMNS};
+use super::codec::{self, Head, RowError};
 use super::lock::FolderLock;
-use super::platform::{Access, DataFolder};
+use super::platform::{Access, DataFolder, PlatformFile};
 use super::rewrite::rewrite_log;
 use super::rows::Batch;
 use super::seal::{Seal, Sealed};
 use super::semaphores::{self, SemaphoreHead};
+use super::task_rows::{self, TaskSource};
 use super::write_error::WriteError;
 use super::writer::WriterState;
 use super::{check, clock, journal, keys, pace, rows, salvage};
@@ -40,13 +41,13 @@ pub(super) const MIGRATIONS: &[&str] = &[
 /// The first format that has semaphores.
 const WITH_SEMAPHORES: i64 = 2;
 /// The first format in which tasks have a semaphore priority of their own.
-const WITH_PRIORITIES: i64 = 5;
+pub(super) const WITH_PRIORITIES: i64 = 5;
 /// The first format that stores how far wall time is ahead.
 const WITH_CLOCK: i64 = 8;
 /// The first format in which tasks have failures.
-const WITH_FAILURES: i64 = 10;
+pub(super) const WITH_FAILURES: i64 = 10;
 /// The first format in which done tasks are kept.
-const WITH_DONE: i64 = 11;
+pub(super) const WITH_DONE: i64 = 11;
 /// The first format in which tasks have unique keys.
 const WITH_KEYS: i64 = 12;
 /// The first format that has retry policies, rate limits and schedules.
@@ -113,7 +114,8 @@ fn open_as(
         create(folder)?;
         sealed = Sealed::Batch { newest: 0, in_database: 0 };
     }
-    let content = match read(folder, &sealed, options.accept_loss) {
+    let file = lock.database().map_err(unavailable(folder))?;
+    let content = match read(folder, &sealed, options.accept_loss, file) {
         Ok(content) => content,
         Err(OpenError::Damaged { what, .. }) if options.accept_loss => {
             tracing::warn!(%what, "opening the intact data of a damaged store");
@@ -121,7 +123,7 @@ fn open_as(
             let newest = if let Sealed::Batch { newest, .. } = sealed { newest } else { 0 };
             let batch = newest.saturating_add(1);
             salvage::rebuild(folder, batch, &sealed)?;
-            read(folder, &Sealed::Batch { newest: batch, in_database: batch }, true)?
+            read(folder, &Sealed::Batch { newest: batch, in_database: batch }, true, None)?
         }
         Err(error) => return Err(error),
     };
@@ -221,17 +223,18 @@ struct StoredContent {
     next_ids: Vec<(u32, u64)>,
 }
 
-/// Reads and checks everything; with `with_bodies` also all bodies.
+/// Reads and checks everything; with `with_bodies` also all bodies. `file` is the open database, if it is known.
 fn read(
     folder: &DataFolder,
     sealed: &Sealed,
     with_bodies: bool,
+    file: Option<&dyn PlatformFile>,
 ) -> Result<StoredContent, OpenError> {
     if !folder.has(&database(folder)) {
         return Err(damaged(folder, "its database file is missing"));
     }
     check::header(folder)?;
-    rewrite_log(folder).map_err(unavailable(folder))?;
+    let log_bytes = rewrite_log(folder).map_err(unavailable(folder))?;
     let db = connect(folder)?;
     let mut format = check::format(folder, &db)?;
     let mut head = Head::read(&db).map_err(|error| row_error(folder, error))?;
@@ -245,17 +248,9 @@ fn read(
             .map_err(|error| row_error(folder, error))?;
         format = MIGRATIONS.len() as i64;
     }
-    let mut machine = Machine::default();
-    machine.set_next_lease(head.lease_ceiling);
-    if format >= WITH_CLOCK {
-        machine.restore_wall_ahead(clock::read(&db).map_err(|error| row_error(folder, error))?);
-    }
-    let next_ids =
-        read_tubes(&db, format, &mut machine).map_err(|error| row_error(folder, error))?;
-    let mut found =
-        read_tasks(&db, format, &mut machine).map_err(|error| row_error(folder, error))?;
-    found.tubes = next_ids.len() as u64;
-    check::counts(folder, &head, &found)?;
+    // What is in the log or in an open transaction is not in the file.
+    let file = file.filter(|_| log_bytes == 0 && batches.is_empty());
+    let (mut machine, next_ids) = restore(folder, &db, format, &head, file)?;
     if format >= WITH_KEYS {
         keys::read(&db, &mut machine).map_err(|error| row_error(folder, error))?;
     }
@@ -280,6 +275,38 @@ fn read(
     finish().map_err(|error| row_error(folder, RowError::Sqlite(error)))?;
     sync_log(folder, &db)?;
     Ok(StoredContent { db, head, semaphores, machine, next_ids })
+}
+
+/// Restores the tubes and their tasks, and checks that none is missing; returns the next id of each tube. A file whose pages
+/// are not as expected is read once more by SQLite, which decides whether they are damaged.
+fn restore(
+    folder: &DataFolder,
+    db: &Connection,
+    format: i64,
+    head: &Head,
+    file: Option<&dyn PlatformFile>,
+) -> Result<(Machine, Vec<(u32, u64)>), OpenError> {
+    let from = |source| {
+        let mut machine = Machine::default();
+        machine.set_next_lease(head.lease_ceiling);
+        if format >= WITH_CLOCK {
+            machine.restore_wall_ahead(clock::read(db)?);
+        }
+        let next_ids = read_tubes(db, format, &mut machine)?;
+        let mut found = task_rows::read(db, format, source, &mut machine)?;
+        found.tubes = next_ids.len() as u64;
+        Ok((machine, next_ids, found))
+    };
+    if let Some(file) = file
+        && let Ok((machine, next_ids, found)) = from(TaskSource::Pages(file))
+        && check::counts(folder, head, &found).is_ok()
+    {
+        return Ok((machine, next_ids));
+    }
+    let restored = from(TaskSource::Statement);
+    let (machine, next_ids, found) = restored.map_err(|error| row_error(folder, error))?;
+    check::counts(folder, head, &found)?;
+    Ok((machine, next_ids))
 }
 
 /// Makes the content of the log durable. SQLite uses commits in the log that were never synced, and after
@@ -365,36 +392,6 @@ fn read_tubes(
         return Err(RowError::Damaged(what));
     }
     Ok(next_ids)
-}
-
-/// Restores the tasks; returns their counts, to be compared with the head row.
-fn read_tasks(db: &Connection, format: i64, machine: &mut Machine) -> Result<Head, RowError> {
-    let (mut found, mut last) = (Head::default(), None);
-    let added = match format {
-        ..WITH_PRIORITIES => ", NULL AS semaphore_priority, NULL AS failures, NULL AS finished",
-        WITH_PRIORITIES..WITH_FAILURES => ", NULL AS failures, NULL AS finished",
-        WITH_FAILURES..WITH_DONE => ", NULL AS finished",
-        _ => "",
-    };
-    let task = format!("(SELECT *{added} FROM task)");
-    let mut statement = db.prepare(&format!("SELECT {TASK_COLUMNS} FROM {task} ORDER BY key"))?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
-        let (number, record) = codec::read_task(row)?;
-        let id = record.id;
-        let key = codec::key(number, id);
-        // A damaged tree may refer to the same page repeatedly.
-        if last.is_some_and(|last| last >= key) {
-            return Err(RowError::Damaged("its tasks are out of order".into()));
-        }
-        last = Some(key);
-        found.add(key);
-        if !machine.restore_task(number, record) {
-            let what = format!("task {id} cannot belong to tube number {number}");
-            return Err(RowError::Damaged(what));
-        }
-    }
-    Ok(found)
 }
 
 /// Makes the name of a folder durable.

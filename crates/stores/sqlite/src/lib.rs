@@ -5,7 +5,7 @@
 //! needs no sync, except the first after opening and later one in a million: those reserve lease numbers.
 //! Payloads that exceed a memory budget stay on disk.
 //!
-//! `folder` opens a store, `check` verifies its files, `rewrite` makes the log durable, `writer` commits, `budget` decides which payloads are
+//! `folder` opens a store, `check` verifies its files, `task_rows` restores the tasks from the pages that `task_pages` reads, `rewrite` makes the log durable, `writer` commits, `budget` decides which payloads are
 //! in memory, `reader` loads the others, `checkpoint` keeps the log short, `codec` encodes the rows,
 //! `backup` reads everything at one moment for a file, and restores it,
 //! `pace` stores retry policies, rate limits and schedules, `salvage` recovers intact rows of a damaged database. Batches that only change tasks are written to the
@@ -34,6 +34,8 @@ mod rows;
 mod salvage;
 mod seal;
 mod semaphores;
+mod task_pages;
+mod task_rows;
 mod transfer;
 mod write_error;
 mod writer;
@@ -559,7 +561,7 @@ impl State {
         let closed = self
             .writer
             .commit(&self.machine, changes, false)
-            .and_then(|_| self.writer.release_reserved_ids(&self.machine))
+            .and_then(|_| self.writer.release_reserved(&self.machine))
             .and_then(|()| self.writer.close());
         self.machine.keep();
         self.writer.disconnect();

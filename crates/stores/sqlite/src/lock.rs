@@ -4,6 +4,7 @@
 //! locks that. So the database is locked too, and the files are compared with their paths while the store is
 //! open.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -67,6 +68,13 @@ impl FolderLock {
         let file = folder.platform().open(&path, Access::Read).map_err(unavailable(folder))?;
         self.database = Some(lock(folder, file)?);
         Ok(())
+    }
+
+    /// The locked database, if it is the one at its path.
+    pub fn database(&self) -> io::Result<Option<&dyn PlatformFile>> {
+        let found = self.folder.platform().identity(&database(&self.folder))?;
+        let Some(file) = self.database.as_deref() else { return Ok(None) };
+        Ok((found == Some(file.identity()?)).then_some(file))
     }
 
     /// Records the identities of the files, when all of them are open.

@@ -19,7 +19,7 @@ use super::pace::{self, PaceRows, TubePace};
 use super::platform::DataFolder;
 use super::rows::{self, Batch, Rows};
 use super::seal::Seal;
-use super::semaphores::{self, SemaphoreHead};
+use super::semaphores::{self, ReservedGrants, SemaphoreHead};
 use super::write_error::WriteError;
 use taskyard_store::OpenError;
 
@@ -32,6 +32,7 @@ pub(super) struct Writer {
     /// The head after the newest batch, which may be in the journal only.
     pub head: Head,
     semaphores: SemaphoreHead,
+    reserved_grants: ReservedGrants,
     seal: Arc<Seal>,
     journal: Journal,
     applier: JournalApplier,
@@ -119,6 +120,7 @@ impl Writer {
         let mut writer = Writer {
             head: state.head,
             semaphores: state.semaphores,
+            reserved_grants: ReservedGrants::default(),
             seal,
             journal: Journal::new(folder),
             applier,
@@ -218,10 +220,11 @@ impl Writer {
         self.write_batch(machine, plan, self.head.lease_ceiling, false)
     }
 
-    /// Writes the exact next ids of temporary tubes instead of the reserved ones; no more ids are issued
-    /// afterwards.
-    pub fn release_reserved_ids(&mut self, machine: &Machine) -> Result<(), Error> {
-        let mut plan = CommitPlan::default();
+    /// Writes the exact next ids of temporary tubes and the exact numbers of grants instead of the reserved ones;
+    /// no more are issued afterwards.
+    pub fn release_reserved(&mut self, machine: &Machine) -> Result<(), Error> {
+        let releases_grants = !self.reserved_grants.is_empty();
+        let mut plan = CommitPlan { releases_grants, ..CommitPlan::default() };
         for number in machine.tube_numbers() {
             let Some(record) = machine.tube_record(number) else { continue };
             let written = self.next_ids.get(number as usize).copied().unwrap_or(0);
@@ -403,7 +406,12 @@ impl Writer {
             self.step()?;
             let all = machine.semaphores();
             let numbers = (all.next_event(), all.grant_floor());
-            semaphores::write(db, &plan.semaphores, numbers, semaphores)?;
+            let reserved = &mut self.reserved_grants;
+            semaphores::write(db, &plan.semaphores, numbers, semaphores, reserved)?;
+        }
+        if plan.releases_grants {
+            self.step()?;
+            semaphores::release_reserved(db, machine, &mut self.reserved_grants)?;
         }
         if let Some(micros) = plan.wall_ahead {
             self.step()?;
@@ -447,8 +455,9 @@ impl Writer {
 
     /// Handles a failed batch, which is undone on disk, here and in the machine.
     fn failed(&mut self, error: &WriteError) -> Error {
-        // The written rows of tubes are undone too, so their next ids are unknown.
+        // The written rows of tubes and semaphores are undone too, so what they reserve is unknown.
         self.next_ids.fill(0);
+        self.reserved_grants.clear();
         let message = error.describe();
         if error.is_permanent() {
             tracing::error!("{message}");
@@ -484,6 +493,8 @@ struct CommitPlan {
     semaphores: SemaphoreChanges,
     /// Whether the grant floor changed: a semaphore that the batch created and dropped leaves no row.
     floor_changed: bool,
+    /// Whether the numbers of grants that are reserved are given back.
+    releases_grants: bool,
     /// How far wall time is ahead, if it changed.
     wall_ahead: Option<i64>,
 }
@@ -495,13 +506,13 @@ impl CommitPlan {
         rows.next_ids.retain(|(number, _)| !tubes.contains(number));
         let Changes { cleared, semaphores, buckets, schedules, .. } = changes;
         rows.pace = PaceRows::new(buckets, schedules);
-        CommitPlan { cleared, tubes, rows, semaphores, floor_changed: false, wall_ahead: None }
+        CommitPlan { cleared, tubes, rows, semaphores, ..CommitPlan::default() }
     }
 
     /// Whether it only changes tasks.
     fn is_plain(&self) -> bool {
         let rows = self.cleared.is_empty() && self.tubes.is_empty() && self.semaphores.is_empty();
-        rows && !self.floor_changed && self.wall_ahead.is_none()
+        rows && !self.floor_changed && !self.releases_grants && self.wall_ahead.is_none()
     }
 
     fn is_empty(&self) -> bool {

@@ -47,17 +47,17 @@ impl Machine {
     fn counted(&self, number: u32, id: TaskId, now: Timestamp) -> Option<Position> {
         let tasks = &self.tubes[number].tasks;
         let own = tasks.get(id)?;
-        let due = |slot: &Slot| match slot.state {
+        let due = |slot: &Slot| match slot.details() {
             SlotState::Delayed(due) | SlotState::Scheduled(due) => Some(due),
             _ => None,
         };
         let is_ready =
-            |slot: &Slot| matches!(slot.state, SlotState::Ready(_)) && slot.expires > now;
+            |slot: &Slot| matches!(slot.details(), SlotState::Ready(_)) && slot.expires() > now;
         if !is_ready(own) && due(own).is_none() {
             return None;
         }
         let better: Vec<&Slot> =
-            tasks.all().filter(|slot| (slot.pri, slot.id) < (own.pri, own.id)).collect();
+            tasks.all().filter(|slot| slot.order_key() < own.order_key()).collect();
         let mut delayed = vec![0; crate::estimate::DELAYED_PERIODS];
         for due in better.iter().filter_map(|slot| due(slot)) {
             if let Some(period) = delayed_period(due.since(now)) {
@@ -73,7 +73,7 @@ impl Machine {
         });
         Some(Position {
             id,
-            pri: own.pri,
+            pri: own.pri(),
             due: due(own),
             ahead: ready.len() as u64,
             delayed_ahead: delayed_ahead(delayed),

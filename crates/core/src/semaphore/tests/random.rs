@@ -303,6 +303,12 @@ impl StoredRecords {
     fn write(&mut self, all: &Semaphores) {
         let changes = all.changes();
         put(&mut self.semaphores, changes.semaphores);
+        for (number, record) in changes.granted {
+            let before = self.semaphores.insert(number, record.clone());
+            let before = before.expect("it was stored before");
+            assert!(before.grant_seq < record.grant_seq);
+            assert_eq!(before, SemaphoreRecord { grant_seq: before.grant_seq, ..record });
+        }
         put(&mut self.tasks, changes.tasks);
         put(&mut self.events, changes.events);
     }

@@ -2,16 +2,18 @@
 
 mod codec;
 mod head;
+mod reserved_grants;
 mod salvage;
 
 use rusqlite::Connection;
 use taskyard_core::Machine;
-use taskyard_core::semaphore::{Row, SemaphoreChanges};
+use taskyard_core::semaphore::{Row, SemaphoreChanges, SemaphoreRecord};
 
 use super::codec::RowError;
 use super::write_error::WriteError;
 
 pub(super) use head::SemaphoreHead;
+pub(super) use reserved_grants::ReservedGrants;
 pub(super) use salvage::{SalvagedRow, SalvagedSemaphores};
 
 /// Writes the changes of a batch.
@@ -20,21 +22,28 @@ pub(super) fn write(
     changes: &SemaphoreChanges,
     (next_event, grant_floor): (u64, u64),
     head: &mut SemaphoreHead,
+    reserved: &mut ReservedGrants,
 ) -> Result<(), WriteError> {
     for (number, row) in &changes.semaphores {
         match row {
             Row::Insert(record) => {
                 head.semaphores += 1;
-                expect_one(codec::write_semaphore(db, *number, record)?, "a semaphore")?;
+                write_semaphore(db, *number, &reserved.reserve(*number, record))?;
             }
             Row::Update(record) => {
-                expect_one(codec::write_semaphore(db, *number, record)?, "a semaphore")?;
+                write_semaphore(db, *number, &reserved.reserve(*number, record))?;
             }
             Row::Remove => {
                 head.semaphores = head.semaphores.wrapping_sub(1);
+                reserved.forget(*number);
                 let sql = "DELETE FROM semaphore WHERE number = ?";
                 expect_one(remove(db, sql, i64::from(*number))?, "a semaphore")?;
             }
+        }
+    }
+    for (number, record) in &changes.granted {
+        if !reserved.covers(*number, record) {
+            write_semaphore(db, *number, &reserved.reserve(*number, record))?;
         }
     }
     for (seq, row) in &changes.tasks {
@@ -75,6 +84,29 @@ pub(super) fn write(
     }
     head.next_event = next_event;
     head.write(db)?;
+    Ok(())
+}
+
+/// Writes the row of a semaphore.
+fn write_semaphore(
+    db: &Connection,
+    number: u32,
+    record: &SemaphoreRecord,
+) -> Result<(), WriteError> {
+    expect_one(codec::write_semaphore(db, number, record)?, "a semaphore")
+}
+
+/// Writes the exact numbers of grants instead of the reserved ones; none is issued afterwards.
+pub(super) fn release_reserved(
+    db: &Connection,
+    machine: &Machine,
+    reserved: &mut ReservedGrants,
+) -> Result<(), WriteError> {
+    for number in reserved.take() {
+        if let Some(record) = machine.semaphores().record(number) {
+            write_semaphore(db, number, record)?;
+        }
+    }
     Ok(())
 }
 

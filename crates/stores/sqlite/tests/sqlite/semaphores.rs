@@ -249,6 +249,71 @@ fn no_grant_of_a_dropped_semaphore_is_reused() {
     }
 }
 
+/// The row of a semaphore reserves numbers of grants, so that a grant need not write it: the rows of many semaphores are in
+/// many pages. After a crash the reserved numbers are skipped; a store that was closed goes on with the next one.
+#[test]
+fn grants_are_reserved_ahead() {
+    let folder = fast_folder();
+    let mut latest = 0;
+    for (round, is_closed) in [true, false, true, false].into_iter().enumerate() {
+        let store = open(folder.path());
+        if round == 0 {
+            ask(&store, configure("a", 1));
+        }
+        for task in 0..1_500 {
+            let grant = match ask(&store, enqueue("a", &[(task, 1.0)])) {
+                SemaphoreReply::MemberInfos(standings) => standings[0].grant.expect("it is free").0,
+                other => panic!("{other:?}"),
+            };
+            let may_skip = task == 0 && round == 2;
+            assert!(grant > latest && (may_skip || grant == latest + 1), "{latest}, then {grant}");
+            latest = grant;
+            let on_disk = grant_on_disk(folder.path());
+            assert!((grant..grant + 2_000).contains(&on_disk), "{grant}, {on_disk} on disk");
+            ask(&store, finish("a", task, GrantFinish::Release));
+        }
+        if is_closed {
+            close(store);
+            assert_eq!(grant_on_disk(folder.path()), latest);
+        } else {
+            drop(store);
+        }
+    }
+}
+
+/// The number up to which the row of the only semaphore allows grants.
+fn grant_on_disk(folder: &Path) -> u64 {
+    let db = Connection::open(folder.join("taskyard.db")).expect("the database");
+    let read = |row: &rusqlite::Row<'_>| row.get::<_, i64>(0);
+    db.query_row("SELECT grant_seq FROM semaphore", [], read).expect("a semaphore") as u64
+}
+
+/// A failed batch was not written, and with it what it had reserved.
+#[test]
+fn a_failed_batch_reserves_no_grants() {
+    let folder = fast_folder();
+    let store = open(folder.path());
+    ask(&store, configure("a", 5_000));
+    // Until a grant must write the row again.
+    let more = |first: u64, count: u64| {
+        let entries: Vec<(u64, f64)> = (first..first + count).map(|task| (task, 1.0)).collect();
+        Command::Semaphore(enqueue("a", &entries))
+    };
+    must(&store, more(0, 1_024));
+    store.set_fault(Some(Fault::Sync));
+    let failed = run(&store, vec![more(2_000, 10)]).expect("no payloads are loaded");
+    assert!(failed[0].is_err(), "{failed:?}");
+    drop(store);
+    let store = open(folder.path());
+    let on_disk = grant_on_disk(folder.path());
+    must(&store, more(3_000, 1));
+    let SemaphoreReply::MemberInfos(standings) = ask(&store, enqueue("a", &[(3_000, 1.0)])) else {
+        panic!("no entry");
+    };
+    let grant = standings[0].grant.expect("it is free").0;
+    assert!(grant > 1_024 && grant <= on_disk + 1, "{grant}, {on_disk} on disk before");
+}
+
 #[test]
 fn damaged_and_missing_rows_are_detected() {
     let damage = [
