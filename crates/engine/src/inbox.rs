@@ -555,6 +555,27 @@ mod tests {
             .expect("a job larger than the limit is accepted when nothing else is queued");
     }
 
+    // A caller spins for its reply only if no other waits for the loop.
+    #[test]
+    fn callers_are_alone_while_they_come_one_after_the_other() {
+        let inbox = Inbox::default();
+        let one_after_the_other = || {
+            let alone = submit(&inbox, read(1), 0).unwrap().alone;
+            assert!(inbox.has_single_caller());
+            inbox.note_answered(1);
+            alone
+        };
+        for turn in 0..=UNCONTENDED_MIN {
+            assert_eq!(one_after_the_other(), turn == UNCONTENDED_MIN);
+        }
+        let waiting = inbox.submit(read(1), 0, OneOrMany::none(), true).unwrap();
+        assert!(!waiting.alone && one_after_the_other(), "a job that waits is not counted");
+        let _unanswered = submit(&inbox, read(1), 0).unwrap();
+        assert!(!submit(&inbox, read(1), 0).unwrap().alone && !inbox.has_single_caller());
+        inbox.note_answered(2);
+        assert!(!one_after_the_other());
+    }
+
     #[test]
     fn too_many_bytes_are_refused() {
         let inbox = Inbox::default();

@@ -160,6 +160,23 @@ mod tests {
     }
 
     #[test]
+    fn a_single_reply_needs_no_list_and_its_caller_is_counted_unless_it_may_wait() {
+        let mut jobs = Jobs::default();
+        for (may_wait, counted) in [(false, 1), (true, 0)] {
+            let (reply, mut receiver) = oneshot::channel();
+            let slot = jobs.open(7, 1, OneOrMany::none(), may_wait, Some(reply));
+            jobs.answer(ReplySlot { job: slot, index: 0 }, Ok(Reply::Kicked(1)));
+            assert_eq!((jobs.take_finished_at_once(), jobs.take_finished_at_once()), (counted, 0));
+            jobs.send_finished(|_| panic!("the caller is there"));
+            let replies = receiver.try_recv().unwrap().replies;
+            assert_eq!(replies, OneOrMany::One(Ok(Reply::Kicked(1))));
+        }
+        let slot = jobs.open(8, 1, OneOrMany::none(), false, None);
+        jobs.answer(ReplySlot { job: slot, index: 0 }, Ok(Reply::Nothing));
+        assert_eq!(jobs.take_finished_at_once(), 0, "no caller waits");
+    }
+
+    #[test]
     fn a_reply_without_receiver_is_passed_on() {
         let mut jobs = Jobs::default();
         let (reply, receiver) = oneshot::channel();

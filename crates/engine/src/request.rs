@@ -150,3 +150,19 @@ pub(crate) fn items_of(command: &Command) -> usize {
     };
     items.max(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_item_is_in_place_and_others_are_in_a_list() {
+        for items in [vec![], vec![1], vec![1, 2, 3]] {
+            let of_list = OneOrMany::from(items.clone());
+            assert_eq!(of_list, items.iter().copied().collect());
+            assert_eq!(matches!(of_list, OneOrMany::One(_)), items.len() == 1);
+            assert_eq!(of_list.as_slice(), items);
+            assert_eq!(of_list.into_vec(), items);
+        }
+    }
+}
