@@ -182,11 +182,11 @@ impl Inbox {
         pending.uncontended_calls > UNCONTENDED_MIN && !self.is_stepped
     }
 
-    /// Whether only one caller waits for the loop.
+    /// Whether no second caller waits for the loop. The only one is counted out just before its reply is sent.
     pub fn has_single_caller(&self) -> bool {
         let (called, answered) =
             (self.called.load(Ordering::Relaxed), self.answered.load(Ordering::Relaxed));
-        called.wrapping_sub(answered) == 1
+        called.wrapping_sub(answered) <= 1
     }
 
     /// Counts callers out that receive their replies next. Only the loop calls it.
@@ -563,6 +563,7 @@ mod tests {
             let alone = submit(&inbox, read(1), 0).unwrap().alone;
             assert!(inbox.has_single_caller());
             inbox.note_answered(1);
+            assert!(inbox.has_single_caller(), "it spins until it has its reply");
             alone
         };
         for turn in 0..=UNCONTENDED_MIN {
