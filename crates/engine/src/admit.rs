@@ -7,7 +7,7 @@ use taskyard_core::{Command, Error, Reply, Result, SemaphoreCommand, Span, Take,
 use crate::event_loop::{EventLoop, Origin};
 use crate::jobs::ReplySlot;
 use crate::listeners::listens;
-use crate::request::Job;
+use crate::request::{Job, OneOrMany};
 use crate::waiters::{Side, Waiter, needed_capacity};
 
 /// Keeps the order of takes, or of puts, within a batch and from one batch to the next.
@@ -61,44 +61,53 @@ impl OrderGuard {
 impl EventLoop {
     /// Admits a job: its commands join the batch, are held for the next one, or wait.
     pub fn admit(&mut self, job: Job) {
-        let takes = !job.takes.is_empty();
-        let mut commands = job.commands;
-        let job_slot = self.jobs.open(job.id, commands.len(), job.takes, job.reply);
-        self.batch.reserve(commands.len());
-        let abandoned = takes && self.jobs.is_abandoned(job_slot);
-        for (index, mut command) in commands.drain(..).enumerate() {
-            let slot = ReplySlot { job: job_slot, index };
-            if let Command::Schedule(schedule) = &mut command
-                && let Err(refusal) = self.prepare_schedule(schedule)
-            {
-                self.jobs.answer(slot, Err(refusal));
-                continue;
+        let Job { id, commands, takes, may_wait, reply, .. } = job;
+        let has_takes = !takes.as_slice().is_empty();
+        let count = commands.as_slice().len();
+        let job = self.jobs.open(id, count, takes, may_wait, reply);
+        let abandoned = has_takes && self.jobs.is_abandoned(job);
+        match commands {
+            OneOrMany::One(command) => {
+                self.admit_command(ReplySlot { job, index: 0 }, command, abandoned);
             }
-            match &command {
-                // No caller would receive the tasks.
-                Command::Take(_) if abandoned => self.jobs.answer(slot, nothing_taken()),
-                Command::Take(_) => self.admit_in_order(Side::Take, slot, command),
-                Command::Put { .. } => {
-                    self.takes.changed_at = Some(self.batch.len());
-                    self.admit_in_order(Side::Put, slot, command);
+            OneOrMany::Many(mut commands) => {
+                self.batch.reserve(count);
+                for (index, command) in commands.drain(..).enumerate() {
+                    self.admit_command(ReplySlot { job, index }, command, abandoned);
                 }
-                Command::DropTube { tube } => {
-                    let tube = tube.clone();
-                    self.admit_drop(slot, command, tube);
-                }
-                _ => {
-                    if let Some(wait) = listens(&command) {
-                        self.admit_listener(slot, command, wait);
-                        continue;
-                    }
-                    if changes_something(&command) {
-                        self.mark_changed();
-                    }
-                    self.batch.push(Origin::Job(slot), command);
-                }
+                self.batch.reuse(commands);
             }
         }
-        self.batch.reuse(commands);
+    }
+
+    fn admit_command(&mut self, slot: ReplySlot, mut command: Command, abandoned: bool) {
+        if let Command::Schedule(schedule) = &mut command
+            && let Err(refusal) = self.prepare_schedule(schedule)
+        {
+            return self.jobs.answer(slot, Err(refusal));
+        }
+        match &command {
+            // No caller would receive the tasks.
+            Command::Take(_) if abandoned => self.jobs.answer(slot, nothing_taken()),
+            Command::Take(_) => self.admit_in_order(Side::Take, slot, command),
+            Command::Put { .. } => {
+                self.takes.changed_at = Some(self.batch.len());
+                self.admit_in_order(Side::Put, slot, command);
+            }
+            Command::DropTube { tube } => {
+                let tube = tube.clone();
+                self.admit_drop(slot, command, tube);
+            }
+            _ => {
+                if let Some(wait) = listens(&command) {
+                    return self.admit_listener(slot, command, wait);
+                }
+                if changes_something(&command) {
+                    self.mark_changed();
+                }
+                self.batch.push(Origin::Job(slot), command);
+            }
+        }
     }
 
     fn admit_in_order(&mut self, side: Side, slot: ReplySlot, command: Command) {

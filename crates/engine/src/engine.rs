@@ -23,7 +23,7 @@ use crate::inbox::Inbox;
 use crate::listeners::listens;
 use crate::loop_waits::{EngineTask, LoopWaits, block_on};
 use crate::reply::{PendingReply, unanswered};
-use crate::request::Query;
+use crate::request::{OneOrMany, Query};
 use crate::schedules::ScheduleNotes;
 use crate::series::{Series, SeriesRequest, TubeLatency};
 use crate::shutdown::{LoopOutcome, ShutdownNotifier, outcome_of};
@@ -304,11 +304,11 @@ impl Engine {
         let count = commands.len();
         let takes = takes_of(&commands);
         let waits = commands.iter().any(waits);
-        let (job, receiver) = match inbox.submit(commands, bytes, takes) {
+        let submitted = match inbox.submit(commands.into(), bytes, takes, waits) {
             Ok(submitted) => submitted,
             Err(refusal) => return vec![Err(refusal); count],
         };
-        let replies = PendingReply::new(inbox, job, waits, receiver).replies(&**store).await;
+        let replies = PendingReply::new(inbox, submitted, waits).replies(&**store).await;
         replies.unwrap_or_else(|| vec![Err(unanswered()); count])
     }
 }
@@ -427,7 +427,7 @@ fn without(commands: Vec<Command>, refused: &[(usize, Error)]) -> Vec<Command> {
     accepted.map(|(_, command)| command).collect()
 }
 
-fn takes_of(commands: &[Command]) -> Vec<(usize, TubeName)> {
+fn takes_of(commands: &[Command]) -> OneOrMany<(usize, TubeName)> {
     let takes = commands.iter().enumerate().filter_map(|(index, command)| match command {
         Command::Take(take) => Some((index, take.tube.clone())),
         _ => None,

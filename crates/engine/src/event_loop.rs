@@ -462,6 +462,8 @@ impl EventLoop {
     /// Sends the finished job replies. Tasks in replies that no caller receives are returned by the
     /// next batch.
     pub(crate) fn send_finished(&mut self) {
+        // Before the first of them can send its next command.
+        self.inbox.note_answered(self.jobs.take_finished_at_once());
         let returns = &mut self.returns;
         self.jobs.send_finished(|answer| returns.extend(answer.returns()));
     }

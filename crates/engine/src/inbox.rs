@@ -14,7 +14,7 @@ use taskyard_store::RemoteChange;
 use tokio::sync::oneshot;
 
 use crate::reply::{JobReply, engine_stopped};
-use crate::request::{Job, JobId, Query, items_of};
+use crate::request::{Job, JobId, OneOrMany, Query, items_of};
 use crate::timeline::Timeline;
 
 /// Most items in one turn of the loop, so that the first of them do not wait for the last.
@@ -57,10 +57,11 @@ pub(crate) struct Inbox {
     wakeup: Condvar,
     /// Incremented by every arrival, so that the loop can check without the lock.
     arrivals: AtomicU64,
-    /// The number of callers whose jobs wait for nothing but the loop.
-    callers: AtomicUsize,
-    /// The number of consecutive calls that found no other caller.
-    uncontended_calls: AtomicUsize,
+    /// The number of jobs so far that wait for nothing but the loop. Like `arrivals` only changed with the lock, so that a change
+    /// needs no atomic addition, for which cores would wait for each other.
+    called: AtomicUsize,
+    /// The number of these whose callers have their reply.
+    answered: AtomicUsize,
     /// The loop has no thread of its own: no caller may spin for its reply.
     is_stepped: bool,
 }
@@ -72,6 +73,17 @@ const SPIN_MAX: Duration = Duration::from_micros(50);
 /// After this many consecutive uncontended calls there is probably a single caller.
 const UNCONTENDED_MIN: usize = 16;
 
+/// A job that is queued.
+#[derive(Debug)]
+pub(crate) struct Submitted {
+    /// Identifies the job.
+    pub id: JobId,
+    /// Receives the reply.
+    pub receiver: oneshot::Receiver<JobReply>,
+    /// Whether it and those before it came one after the other, and it does not wait.
+    pub alone: bool,
+}
+
 #[derive(Debug, Default)]
 struct Pending {
     jobs: VecDeque<Job>,
@@ -79,6 +91,8 @@ struct Pending {
     items: usize,
     bytes: usize,
     next_job: JobId,
+    /// The number of consecutive calls that found no other caller.
+    uncontended_calls: usize,
     gone: Vec<JobId>,
     remote_changes: RemoteChanges,
     /// Each with the id of the first job that was submitted after it.
@@ -114,15 +128,16 @@ impl Inbox {
     /// Submits a job. Refused when too much is queued or the loop is stopping.
     pub fn submit(
         &self,
-        commands: Vec<Command>,
+        commands: OneOrMany<Command>,
         bytes: usize,
-        takes: Vec<(usize, TubeName)>,
-    ) -> Result<(JobId, oneshot::Receiver<JobReply>)> {
+        takes: OneOrMany<(usize, TubeName)>,
+        may_wait: bool,
+    ) -> Result<Submitted> {
         let (reply, receiver) = oneshot::channel();
-        let items = commands.iter().map(items_of).sum();
+        let (count, items) = (commands.as_slice().len(), items_of_all(&commands));
         let mut pending = self.lock();
         pending.phase.check()?;
-        if pending.commands + commands.len() > PENDING_COMMANDS_MAX {
+        if pending.commands + count > PENDING_COMMANDS_MAX {
             return Err(Error::Overloaded("too many queued commands"));
         }
         if pending.items + items > PENDING_ITEMS_MAX.max(items) {
@@ -133,44 +148,52 @@ impl Inbox {
         }
         let id = pending.next_job;
         pending.next_job += 1;
-        pending.push(Job { id, commands, items, bytes, takes, reply: Some(reply) });
+        let alone = !may_wait && self.begin_call(&mut pending);
+        pending.push(Job { id, commands, items, bytes, takes, may_wait, reply: Some(reply) });
         self.wake_loop(pending);
-        Ok((id, receiver))
+        Ok(Submitted { id, receiver, alone })
     }
 
     /// Returns tasks that no caller received. Applies no limit: tasks already taken must not stay
     /// taken.
     pub fn give_back(&self, commands: Vec<Command>) {
-        let items = commands.iter().map(items_of).sum();
         let mut pending = self.lock();
         if commands.is_empty() || !pending.phase.is_alive() {
             return;
         }
         let id = pending.next_job;
         pending.next_job += 1;
-        pending.push(Job { id, commands, items, bytes: 0, takes: Vec::new(), reply: None });
+        let commands = OneOrMany::from(commands);
+        let (items, takes) = (items_of_all(&commands), OneOrMany::none());
+        pending.push(Job { id, commands, items, bytes: 0, takes, may_wait: false, reply: None });
         self.wake_loop(pending);
     }
 
     /// Counts one more caller that waits for the loop. Returns whether it and those before it came
     /// one after the other.
-    pub fn begin_call(&self) -> bool {
-        if self.callers.fetch_add(1, Ordering::Relaxed) > 0 {
-            self.uncontended_calls.store(0, Ordering::Relaxed);
+    fn begin_call(&self, pending: &mut Pending) -> bool {
+        let called = self.called.load(Ordering::Relaxed);
+        self.called.store(called.wrapping_add(1), Ordering::Relaxed);
+        if called != self.answered.load(Ordering::Relaxed) {
+            pending.uncontended_calls = 0;
             return false;
         }
-        self.uncontended_calls.fetch_add(1, Ordering::Relaxed) >= UNCONTENDED_MIN
-            && !self.is_stepped
+        pending.uncontended_calls += 1;
+        pending.uncontended_calls > UNCONTENDED_MIN && !self.is_stepped
     }
 
-    /// Whether only one caller waits for the loop.
+    /// Whether no second caller waits for the loop. The only one is counted out just before its reply is sent.
     pub fn has_single_caller(&self) -> bool {
-        self.callers.load(Ordering::Relaxed) == 1
+        let (called, answered) =
+            (self.called.load(Ordering::Relaxed), self.answered.load(Ordering::Relaxed));
+        called.wrapping_sub(answered) <= 1
     }
 
-    /// Counts such a caller out: it has its reply, or it is gone.
-    pub fn end_call(&self) {
-        self.callers.fetch_sub(1, Ordering::Relaxed);
+    /// Counts callers out that receive their replies next. Only the loop calls it.
+    pub fn note_answered(&self, callers: usize) {
+        if callers > 0 {
+            self.answered.fetch_add(callers, Ordering::Relaxed);
+        }
     }
 
     /// Reports that the caller of this job is gone.
@@ -337,7 +360,9 @@ impl Inbox {
 
     /// Wakes the loop if it sleeps; a running loop checks the inbox before it sleeps.
     fn wake_loop(&self, mut pending: MutexGuard<'_, Pending>) {
-        self.arrivals.fetch_add(1, Ordering::Relaxed);
+        // All changes are made with the lock.
+        let arrivals = self.arrivals.load(Ordering::Relaxed);
+        self.arrivals.store(arrivals.wrapping_add(1), Ordering::Relaxed);
         let wanted = pending.woken || pending.commands >= pending.wake_at_commands;
         if wanted && std::mem::take(&mut pending.sleeping) {
             let waker = pending.waker.take();
@@ -376,7 +401,7 @@ impl RemoteChanges {
 
 impl Pending {
     fn push(&mut self, job: Job) {
-        self.commands += job.commands.len();
+        self.commands += job.commands.as_slice().len();
         self.items += job.items;
         self.bytes += job.bytes;
         self.jobs.push_back(job);
@@ -448,7 +473,7 @@ impl Pending {
             if !spare.is_empty() && (items > TURN_ITEMS_MAX || bytes > TURN_BYTES_MAX) {
                 break;
             }
-            self.commands -= job.commands.len();
+            self.commands -= job.commands.as_slice().len();
             self.items -= job.items;
             self.bytes -= job.bytes;
             spare.extend(self.jobs.pop_front());
@@ -471,6 +496,10 @@ impl Phase {
     }
 }
 
+fn items_of_all(commands: &OneOrMany<Command>) -> usize {
+    commands.as_slice().iter().map(items_of).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use taskyard_core::limits::BATCH_TASKS_MAX;
@@ -480,8 +509,12 @@ mod tests {
     use super::*;
     use crate::clock::ManualClock;
 
-    fn read(count: usize) -> Vec<Command> {
-        vec![Command::Tubes { tube: None }; count]
+    fn read(count: usize) -> OneOrMany<Command> {
+        vec![Command::Tubes { tube: None }; count].into()
+    }
+
+    fn submit(inbox: &Inbox, commands: OneOrMany<Command>, bytes: usize) -> Result<Submitted> {
+        inbox.submit(commands, bytes, OneOrMany::none(), false)
     }
 
     fn gather(inbox: &Inbox) -> Work {
@@ -492,11 +525,11 @@ mod tests {
     #[test]
     fn too_many_commands_are_refused_until_some_are_picked_up() {
         let inbox = Inbox::default();
-        let _first = inbox.submit(read(PENDING_COMMANDS_MAX), 0, Vec::new()).unwrap();
-        let refused = inbox.submit(read(1), 0, Vec::new()).unwrap_err();
+        let _first = submit(&inbox, read(PENDING_COMMANDS_MAX), 0).unwrap();
+        let refused = submit(&inbox, read(1), 0).unwrap_err();
         assert!(matches!(refused, Error::Overloaded(_)), "{refused}");
         assert_eq!(gather(&inbox).jobs.len(), 1);
-        inbox.submit(read(1), 0, Vec::new()).unwrap();
+        submit(&inbox, read(1), 0).unwrap();
     }
 
     // Only commands were counted: ten thousand deletes of ten thousand tasks each were one turn,
@@ -506,10 +539,10 @@ mod tests {
         let inbox = Inbox::default();
         let ids = vec![TaskId(0); BATCH_TASKS_MAX];
         let delete = Command::Delete { tube: TubeName::new("mail").unwrap(), ids, show: false };
-        let submit = || inbox.submit(vec![delete.clone()], 0, Vec::new());
-        let taken_in = std::iter::from_fn(|| submit().ok()).count();
+        let one = || submit(&inbox, OneOrMany::One(delete.clone()), 0);
+        let taken_in = std::iter::from_fn(|| one().ok()).count();
         assert_eq!(taken_in, PENDING_ITEMS_MAX / BATCH_TASKS_MAX);
-        assert!(matches!(submit(), Err(Error::Overloaded(_))));
+        assert!(matches!(one(), Err(Error::Overloaded(_))));
         for _ in 0..taken_in {
             assert_eq!(gather(&inbox).jobs.len(), TURN_ITEMS_MAX / BATCH_TASKS_MAX);
         }
@@ -518,16 +551,37 @@ mod tests {
         let ids = vec![TaskId(0); 7];
         let tube = TubeName::new("mail").unwrap();
         assert_eq!(items_of(&Command::KickTasks { tube, ids, reset_attempts: false }), 7);
-        inbox
-            .submit(all, 0, Vec::new())
+        submit(&inbox, all.into(), 0)
             .expect("a job larger than the limit is accepted when nothing else is queued");
+    }
+
+    // A caller spins for its reply only if no other waits for the loop.
+    #[test]
+    fn callers_are_alone_while_they_come_one_after_the_other() {
+        let inbox = Inbox::default();
+        let one_after_the_other = || {
+            let alone = submit(&inbox, read(1), 0).unwrap().alone;
+            assert!(inbox.has_single_caller());
+            inbox.note_answered(1);
+            assert!(inbox.has_single_caller(), "it spins until it has its reply");
+            alone
+        };
+        for turn in 0..=UNCONTENDED_MIN {
+            assert_eq!(one_after_the_other(), turn == UNCONTENDED_MIN);
+        }
+        let waiting = inbox.submit(read(1), 0, OneOrMany::none(), true).unwrap();
+        assert!(!waiting.alone && one_after_the_other(), "a job that waits is not counted");
+        let _unanswered = submit(&inbox, read(1), 0).unwrap();
+        assert!(!submit(&inbox, read(1), 0).unwrap().alone && !inbox.has_single_caller());
+        inbox.note_answered(2);
+        assert!(!one_after_the_other());
     }
 
     #[test]
     fn too_many_bytes_are_refused() {
         let inbox = Inbox::default();
-        let _first = inbox.submit(read(1), PENDING_BYTES_MAX, Vec::new()).unwrap();
-        let refused = inbox.submit(read(1), 1, Vec::new()).unwrap_err();
+        let _first = submit(&inbox, read(1), PENDING_BYTES_MAX).unwrap();
+        let refused = submit(&inbox, read(1), 1).unwrap_err();
         assert!(matches!(refused, Error::Overloaded(_)), "{refused}");
     }
 
@@ -535,7 +589,7 @@ mod tests {
     fn a_turn_is_bounded_and_keeps_the_order() {
         let inbox = Inbox::default();
         for _ in 0..5 {
-            inbox.submit(read(TURN_ITEMS_MAX / 2), 0, Vec::new()).unwrap();
+            submit(&inbox, read(TURN_ITEMS_MAX / 2), 0).unwrap();
         }
         let ids = |work: Work| work.jobs.iter().map(|job| job.id).collect::<Vec<_>>();
         assert_eq!(ids(gather(&inbox)), [0, 1]);
@@ -550,10 +604,10 @@ mod tests {
     fn a_query_waits_for_earlier_jobs_only() {
         let inbox = Inbox::default();
         let turns = || {
-            inbox.submit(read(TURN_ITEMS_MAX), 0, Vec::new()).unwrap();
-            inbox.submit(read(TURN_ITEMS_MAX), 0, Vec::new()).unwrap();
+            submit(&inbox, read(TURN_ITEMS_MAX), 0).unwrap();
+            submit(&inbox, read(TURN_ITEMS_MAX), 0).unwrap();
             inbox.query(Query::Waiting(oneshot::channel().0));
-            inbox.submit(read(TURN_ITEMS_MAX), 0, Vec::new()).unwrap();
+            submit(&inbox, read(TURN_ITEMS_MAX), 0).unwrap();
             inbox.query(Query::Counts(oneshot::channel().0));
             [gather(&inbox), gather(&inbox), gather(&inbox)].map(|work| work.queries.len())
         };
@@ -566,10 +620,10 @@ mod tests {
     #[test]
     fn the_last_turn_is_marked() {
         let inbox = Inbox::default();
-        inbox.submit(read(TURN_ITEMS_MAX), 0, Vec::new()).unwrap();
-        inbox.submit(read(1), 0, Vec::new()).unwrap();
+        submit(&inbox, read(TURN_ITEMS_MAX), 0).unwrap();
+        submit(&inbox, read(1), 0).unwrap();
         inbox.stop();
-        assert_eq!(inbox.submit(read(1), 0, Vec::new()).unwrap_err(), Error::ShuttingDown);
+        assert_eq!(submit(&inbox, read(1), 0).unwrap_err(), Error::ShuttingDown);
         let first = gather(&inbox);
         assert!(first.stopping && !first.last);
         assert!(gather(&inbox).last);

@@ -7,7 +7,7 @@ use taskyard_store::Unloaded;
 use tokio::sync::oneshot;
 
 use crate::reply::JobReply;
-use crate::request::JobId;
+use crate::request::{JobId, OneOrMany};
 use crate::waiters::WaiterId;
 
 /// The place of one reply: a job and the index of a command in it.
@@ -27,6 +27,8 @@ pub(crate) struct Jobs {
     /// Jobs with parked commands, to find them when their caller is gone.
     parked: HashMap<JobId, usize>,
     finished: Vec<usize>,
+    /// How many of these did not wait.
+    finished_at_once: usize,
 }
 
 /// A job that is not fully answered.
@@ -36,21 +38,26 @@ struct OpenJob {
     reply: Option<oneshot::Sender<JobReply>>,
     answer: JobReply,
     unanswered: usize,
+    may_wait: bool,
     waiters: Vec<WaiterId>,
 }
 
 impl Jobs {
-    /// Opens a job of `count` commands.
+    /// Opens a job of `count` commands, which may have to wait.
     pub fn open(
         &mut self,
         id: JobId,
         count: usize,
-        takes: Vec<(usize, TubeName)>,
+        takes: OneOrMany<(usize, TubeName)>,
+        may_wait: bool,
         reply: Option<oneshot::Sender<JobReply>>,
     ) -> usize {
-        let replies = Vec::with_capacity(count);
+        // A single reply needs no list.
+        let capacity = if count > 1 { count } else { 0 };
+        let replies = OneOrMany::Many(Vec::with_capacity(capacity));
         let answer = JobReply { replies, takes, unloaded: Vec::new() };
-        let open = Some(OpenJob { id, reply, answer, unanswered: count, waiters: Vec::new() });
+        let waiters = Vec::new();
+        let open = Some(OpenJob { id, reply, answer, unanswered: count, may_wait, waiters });
         if let Some(slot) = self.free.pop() {
             self.slots[slot] = open;
             return slot;
@@ -68,16 +75,22 @@ impl Jobs {
     /// Answers one command. Each command is answered once.
     pub fn answer(&mut self, slot: ReplySlot, reply: Result<Reply>) {
         let Some(open) = &mut self.slots[slot.job] else { return };
-        let replies = &mut open.answer.replies;
-        if slot.index < replies.len() {
-            replies[slot.index] = reply;
-        } else {
-            // Replies of waiting commands come later; until then a placeholder fills the gap.
-            replies.resize_with(slot.index, || Ok(Reply::Nothing));
-            replies.push(reply);
+        match &mut open.answer.replies {
+            OneOrMany::Many(replies) if slot.index < replies.len() => replies[slot.index] = reply,
+            // Of several commands an earlier one would have its reply.
+            OneOrMany::Many(replies) if replies.is_empty() && open.unanswered == 1 => {
+                open.answer.replies = OneOrMany::One(reply);
+            }
+            OneOrMany::Many(replies) => {
+                // Replies of waiting commands come later; until then a placeholder fills the gap.
+                replies.resize_with(slot.index, || Ok(Reply::Nothing));
+                replies.push(reply);
+            }
+            OneOrMany::One(single) => *single = reply,
         }
         open.unanswered -= 1;
         if open.unanswered == 0 {
+            self.finished_at_once += usize::from(!open.may_wait && open.reply.is_some());
             self.finished.push(slot.job);
         }
     }
@@ -101,6 +114,11 @@ impl Jobs {
     pub fn waiters_of(&self, id: JobId) -> Vec<WaiterId> {
         let open = self.parked.get(&id).and_then(|slot| self.slots[*slot].as_ref());
         open.map(|open| open.waiters.clone()).unwrap_or_default()
+    }
+
+    /// How many callers receive their reply next, of those whose commands did not wait.
+    pub fn take_finished_at_once(&mut self) -> usize {
+        std::mem::take(&mut self.finished_at_once)
     }
 
     /// Sends the reply of every finished job, and passes on those that no caller received.
@@ -128,7 +146,7 @@ mod tests {
     fn a_job_is_answered_when_its_last_reply_is_there_in_any_order() {
         let mut jobs = Jobs::default();
         let (reply, mut receiver) = oneshot::channel();
-        let slot = jobs.open(7, 3, Vec::new(), Some(reply));
+        let slot = jobs.open(7, 3, OneOrMany::none(), false, Some(reply));
         for (index, kicked) in [(2, 30), (0, 10)] {
             jobs.answer(ReplySlot { job: slot, index }, Ok(Reply::Kicked(kicked)));
             jobs.send_finished(|_| panic!("no job is complete"));
@@ -137,15 +155,32 @@ mod tests {
         jobs.answer(ReplySlot { job: slot, index: 1 }, Ok(Reply::Kicked(20)));
         jobs.send_finished(|_| panic!("the caller is there"));
         let expected: Vec<_> = [10, 20, 30].map(|kicked| Ok(Reply::Kicked(kicked))).into();
-        assert_eq!(receiver.try_recv().unwrap().replies, expected);
-        assert_eq!(jobs.open(8, 1, Vec::new(), None), slot, "the slot is reused");
+        assert_eq!(receiver.try_recv().unwrap().replies, OneOrMany::Many(expected));
+        assert_eq!(jobs.open(8, 1, OneOrMany::none(), false, None), slot, "the slot is reused");
+    }
+
+    #[test]
+    fn a_single_reply_needs_no_list_and_its_caller_is_counted_unless_it_may_wait() {
+        let mut jobs = Jobs::default();
+        for (may_wait, counted) in [(false, 1), (true, 0)] {
+            let (reply, mut receiver) = oneshot::channel();
+            let slot = jobs.open(7, 1, OneOrMany::none(), may_wait, Some(reply));
+            jobs.answer(ReplySlot { job: slot, index: 0 }, Ok(Reply::Kicked(1)));
+            assert_eq!((jobs.take_finished_at_once(), jobs.take_finished_at_once()), (counted, 0));
+            jobs.send_finished(|_| panic!("the caller is there"));
+            let replies = receiver.try_recv().unwrap().replies;
+            assert_eq!(replies, OneOrMany::One(Ok(Reply::Kicked(1))));
+        }
+        let slot = jobs.open(8, 1, OneOrMany::none(), false, None);
+        jobs.answer(ReplySlot { job: slot, index: 0 }, Ok(Reply::Nothing));
+        assert_eq!(jobs.take_finished_at_once(), 0, "no caller waits");
     }
 
     #[test]
     fn a_reply_without_receiver_is_passed_on() {
         let mut jobs = Jobs::default();
         let (reply, receiver) = oneshot::channel();
-        let slot = jobs.open(7, 1, Vec::new(), Some(reply));
+        let slot = jobs.open(7, 1, OneOrMany::none(), false, Some(reply));
         drop(receiver);
         assert!(jobs.is_abandoned(slot));
         jobs.answer(ReplySlot { job: slot, index: 0 }, Ok(Reply::Kicked(1)));

@@ -130,8 +130,8 @@ impl EventLoop {
     /// batches.
     fn can_pipeline(&self, job: &Job, inflight: &VecDeque<PipelinedBatch<'_>>) -> bool {
         let under_way: u64 = inflight.iter().map(|batch| batch.wanted).sum();
-        let wanted = under_way + job.commands.iter().map(wants).sum::<u64>();
-        job.commands.iter().all(|command| match command {
+        let wanted = under_way + job.commands.as_slice().iter().map(wants).sum::<u64>();
+        job.commands.as_slice().iter().all(|command| match command {
             Command::Take(take) => {
                 let tried = inflight.iter().any(|batch| batch.parkable[0].contains_key(&take.tube));
                 !self.waiters.has(Side::Take, &take.tube)

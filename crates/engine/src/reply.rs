@@ -9,8 +9,8 @@ use taskyard_store::{BodyKey, Store, Unloaded, fill};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use crate::inbox::Inbox;
-use crate::request::JobId;
+use crate::inbox::{Inbox, Submitted};
+use crate::request::{JobId, OneOrMany};
 
 /// How long a caller spins for its reply before it sleeps: slightly more than a sync of a good
 /// disk.
@@ -20,9 +20,9 @@ const SPIN_MAX: Duration = Duration::from_micros(150);
 #[derive(Debug)]
 pub(crate) struct JobReply {
     /// A reply for each command, in order.
-    pub replies: Vec<Result<Reply>>,
+    pub replies: OneOrMany<Result<Reply>>,
     /// The index and the tube of each take.
-    pub takes: Vec<(usize, TubeName)>,
+    pub takes: OneOrMany<(usize, TubeName)>,
     /// Bodies that are still on disk.
     pub unloaded: Vec<Unloaded>,
 }
@@ -45,10 +45,12 @@ impl JobReply {
     /// The commands that return the taken tasks of a reply that no caller received. Such a delivery
     /// does not count as an attempt.
     pub fn returns(&self) -> Vec<Command> {
-        let taken = self.takes.iter().filter_map(|(index, tube)| match self.replies.get(*index) {
-            Some(Ok(Reply::Taken(tasks))) => finish(tube, tasks, RETURNED),
-            _ => None,
-        });
+        let replies = self.replies.as_slice();
+        let taken =
+            self.takes.as_slice().iter().filter_map(|(index, tube)| match replies.get(*index) {
+                Some(Ok(Reply::Taken(tasks))) => finish(tube, tasks, RETURNED),
+                _ => None,
+            });
         taken.collect()
     }
 
@@ -68,9 +70,9 @@ impl JobReply {
             .iter()
             .filter_map(|(missing, error)| self.end_delivery(missing, error))
             .collect();
-        fill(&mut self.replies, &self.unloaded, bodies);
+        fill(self.replies.as_mut_slice(), &self.unloaded, bodies);
         for (missing, error) in failed {
-            let reply = &mut self.replies[missing.reply];
+            let reply = &mut self.replies.as_mut_slice()[missing.reply];
             let shows_tasks =
                 matches!(reply, Ok(Reply::Taken(_) | Reply::Tasks(_) | Reply::Found(_)));
             if shows_tasks && reply.as_ref().is_ok_and(|reply| reply.shown().is_empty()) {
@@ -83,8 +85,8 @@ impl JobReply {
     /// The command that ends the delivery of a task whose body could not be loaded, if it was a
     /// delivery.
     fn end_delivery(&self, missing: &Unloaded, error: &Error) -> Option<Command> {
-        let (_, tube) = self.takes.iter().find(|take| take.0 == missing.reply)?;
-        let Ok(Reply::Taken(tasks)) = &self.replies[missing.reply] else { return None };
+        let (_, tube) = self.takes.as_slice().iter().find(|take| take.0 == missing.reply)?;
+        let Ok(Reply::Taken(tasks)) = &self.replies.as_slice()[missing.reply] else { return None };
         let task = tasks.get(missing.item)?;
         if !matches!(error, Error::Store(_)) {
             return finish(tube, [task], RETURNED);
@@ -121,54 +123,47 @@ pub(crate) struct PendingReply<'a> {
     /// Whether jobs come one after the other, as from a single caller.
     alone: bool,
     receiver: oneshot::Receiver<JobReply>,
-    /// The reply, while bodies are missing.
-    answer: Option<JobReply>,
+    /// The reply, while bodies are missing. In a box, because that is rare and every request is as large as its largest part.
+    answer: Option<Box<JobReply>>,
     received: bool,
 }
 
 impl<'a> PendingReply<'a> {
     /// Waits for the reply of this job.
-    pub fn new(
-        inbox: &'a Inbox,
-        job: JobId,
-        waits: bool,
-        receiver: oneshot::Receiver<JobReply>,
-    ) -> Self {
-        let alone = !waits && inbox.begin_call();
+    pub fn new(inbox: &'a Inbox, submitted: Submitted, waits: bool) -> Self {
+        let Submitted { id: job, receiver, alone } = submitted;
         PendingReply { inbox, job, waits, alone, receiver, answer: None, received: false }
     }
 
-    /// Spins for the reply for a moment, letting other tasks run in between. Only a single caller
-    /// does: a wake-up takes as long as the disk, and the core is free.
-    async fn spin_for_reply(&mut self) -> Option<JobReply> {
-        if !self.alone {
-            return None;
-        }
-        let begin = Instant::now();
-        while self.inbox.has_single_caller() && begin.elapsed() < SPIN_MAX {
-            match self.receiver.try_recv() {
-                Ok(answer) => return Some(answer),
-                Err(TryRecvError::Closed) => return None,
-                Err(TryRecvError::Empty) => tokio::task::yield_now().await,
+    /// Waits for the reply; `None` when the loop has ended. A single caller spins for it for a moment before it sleeps, letting
+    /// other tasks run in between: a wake-up takes as long as the disk, and the core is free.
+    async fn receive(&mut self) -> Option<JobReply> {
+        if self.alone {
+            let begin = Instant::now();
+            while self.inbox.has_single_caller() && begin.elapsed() < SPIN_MAX {
+                match self.receiver.try_recv() {
+                    Ok(answer) => return Some(answer),
+                    Err(TryRecvError::Closed) => return None,
+                    Err(TryRecvError::Empty) => tokio::task::yield_now().await,
+                }
             }
         }
-        None
+        (&mut self.receiver).await.ok()
     }
 
     /// The replies with all their bodies; `None` when the loop has ended.
     pub async fn replies(mut self, store: &dyn Store) -> Option<Vec<Result<Reply>>> {
-        let answer = match self.spin_for_reply().await {
-            Some(answer) => Some(answer),
-            None => (&mut self.receiver).await.ok(),
-        };
+        let answer = self.receive().await;
         self.received = true;
-        let answer = self.answer.insert(answer?);
-        if !answer.unloaded.is_empty() {
-            let keys = answer.unloaded.iter().map(|missing| missing.key).collect();
-            let loaded = load(self.inbox, store, keys).await;
-            self.inbox.give_back(answer.fill_bodies(loaded));
+        let answer = answer?;
+        if answer.unloaded.is_empty() {
+            return Some(answer.replies.into_vec());
         }
-        self.answer.take().map(|answer| answer.replies)
+        let answer = self.answer.insert(Box::new(answer));
+        let keys = answer.unloaded.iter().map(|missing| missing.key).collect();
+        let loaded = load(self.inbox, store, keys).await;
+        self.inbox.give_back(answer.fill_bodies(loaded));
+        self.answer.take().map(|answer| answer.replies.into_vec())
     }
 }
 
@@ -183,15 +178,12 @@ async fn load(inbox: &Inbox, store: &dyn Store, keys: Vec<BodyKey>) -> Vec<Resul
 
 impl Drop for PendingReply<'_> {
     fn drop(&mut self) {
-        if !self.waits {
-            self.inbox.end_call();
-        }
         if !self.received {
             // Closing first decides the race with the loop: either the reply is here already, or
             // the loop finds the channel closed.
             self.receiver.close();
             match self.receiver.try_recv() {
-                Ok(answer) => self.answer = Some(answer),
+                Ok(answer) => self.answer = Some(Box::new(answer)),
                 Err(_) if self.waits => self.inbox.cancel(self.job),
                 Err(_) => {}
             }

@@ -19,19 +19,31 @@ use crate::workers::WorkerInfo;
 /// Identifies a job; never reused.
 pub(crate) type JobId = u64;
 
+/// One item in place, or a list. Most jobs have one command, and a list of one would be allocated by the caller and freed by the
+/// loop, on another core.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum OneOrMany<T> {
+    /// Exactly one.
+    One(T),
+    /// Any number.
+    Many(Vec<T>),
+}
+
 /// The commands of one caller.
 #[derive(Debug)]
 pub(crate) struct Job {
     /// Identifies the job.
     pub id: JobId,
     /// The commands to run.
-    pub commands: Vec<Command>,
+    pub commands: OneOrMany<Command>,
     /// The number of affected tasks, at least one for each command.
     pub items: usize,
     /// The number of payload bytes.
     pub bytes: usize,
     /// The index and the tube of each take.
-    pub takes: Vec<(usize, TubeName)>,
+    pub takes: OneOrMany<(usize, TubeName)>,
+    /// Whether a command may wait for a task, for capacity or for events.
+    pub may_wait: bool,
     /// Receives the reply; `None` when no caller waits for it.
     pub reply: Option<oneshot::Sender<JobReply>>,
 }
@@ -70,6 +82,58 @@ pub(crate) enum Query {
     Schedules(Vec<ScheduleName>, oneshot::Sender<ScheduleNotes>),
 }
 
+impl<T> OneOrMany<T> {
+    /// No item.
+    pub const fn none() -> Self {
+        OneOrMany::Many(Vec::new())
+    }
+
+    /// The items as a slice.
+    pub fn as_slice(&self) -> &[T] {
+        match self {
+            OneOrMany::One(one) => std::slice::from_ref(one),
+            OneOrMany::Many(many) => many,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn as_mut_slice(&mut self) -> &mut [T] {
+        match self {
+            OneOrMany::One(one) => std::slice::from_mut(one),
+            OneOrMany::Many(many) => many,
+        }
+    }
+
+    /// The items as a list.
+    pub fn into_vec(self) -> Vec<T> {
+        match self {
+            OneOrMany::One(one) => vec![one],
+            OneOrMany::Many(many) => many,
+        }
+    }
+}
+
+impl<T> From<Vec<T>> for OneOrMany<T> {
+    fn from(mut many: Vec<T>) -> Self {
+        if many.len() > 1 {
+            return OneOrMany::Many(many);
+        }
+        many.pop().map_or(OneOrMany::none(), OneOrMany::One)
+    }
+}
+
+impl<T> FromIterator<T> for OneOrMany<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
+        let mut items = items.into_iter();
+        match (items.next(), items.next()) {
+            (Some(one), None) => OneOrMany::One(one),
+            (first, second) => {
+                OneOrMany::Many(first.into_iter().chain(second).chain(items).collect())
+            }
+        }
+    }
+}
+
 /// The number of tasks that a command affects, as an estimate of its cost.
 pub(crate) fn items_of(command: &Command) -> usize {
     let items = match command {
@@ -85,4 +149,20 @@ pub(crate) fn items_of(command: &Command) -> usize {
         _ => 1,
     };
     items.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_item_is_in_place_and_others_are_in_a_list() {
+        for items in [vec![], vec![1], vec![1, 2, 3]] {
+            let of_list = OneOrMany::from(items.clone());
+            assert_eq!(of_list, items.iter().copied().collect());
+            assert_eq!(matches!(of_list, OneOrMany::One(_)), items.len() == 1);
+            assert_eq!(of_list.as_slice(), items);
+            assert_eq!(of_list.into_vec(), items);
+        }
+    }
 }
