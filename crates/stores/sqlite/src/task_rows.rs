@@ -157,7 +157,8 @@ mod tests {
                 "s".into()
             })),
             semaphore_priority: sometimes().then(|| {
-                Priority::new(if id % 2 == 0 { 7.0 } else { 0.1 }).expect("a good priority")
+                Priority::new(if id.is_multiple_of(2) { 7.0 } else { 0.1 })
+                    .expect("a good priority")
             }),
             attempts_max: sometimes().then_some(9),
             failures: sometimes().then(|| Failures::with(None, &failure)),
