@@ -206,7 +206,7 @@ fn batches_at_the_same_time_keep_their_order() {
     });
 }
 
-/// Two batches that ack the same tasks wait for each other; one of them is told that they are gone.
+/// Two batches that ack the same tasks wait for each other; one of them finds that they are gone.
 #[test]
 fn tasks_that_are_acked_twice_at_the_same_time_end_once() {
     run(async {
