@@ -33,7 +33,7 @@ use taskyard_wire::http::{
 };
 
 pub use self::backup::BackupDownload;
-use self::connection_pool::{ConnectionPool, HttpCall, RequestError};
+use self::connection_pool::{ConnectionPool, HttpCall};
 use self::server_url::{RequestTarget, ServerUrl};
 pub use self::stream::{HttpDialer, HttpStream};
 use crate::error::HttpError;
@@ -490,25 +490,12 @@ impl Http {
         verb: &'static str,
     ) -> Result<A, HttpError> {
         let response = self.pool.send(request, wait.saturating_add(self.answer_max)).await;
-        let (status, body) = response.map_err(|error| self.unanswered(error))?;
+        let (status, body) = response.map_err(|error| error.of_server(self.url()))?;
         if status.is_success() {
             let unreadable = |_| self.not_taskyard("its answer is not the expected JSON".into());
             return parse_answer(&body).map_err(unreadable);
         }
         Err(self.refusal(status, &body, verb))
-    }
-
-    /// The error of a request without a response.
-    fn unanswered(&self, error: RequestError) -> HttpError {
-        match error {
-            // A server that speaks first, as that of another protocol does.
-            RequestError::Failed(why) if why.contains("unexpected message") => {
-                let what = "it does not speak HTTP; a taskyard server does on port 7070, and has clients of Tarantool's queue on port 3301";
-                self.not_taskyard(what.into())
-            }
-            RequestError::Failed(why) => HttpError::Unreachable { url: self.url(), why },
-            RequestError::Untrusted(why) => HttpError::Certificates(why),
-        }
     }
 
     /// The error that a response is.

@@ -19,12 +19,12 @@ impl Http {
     pub async fn backup(&self) -> Result<BackupDownload, HttpError> {
         let call = HttpCall::new(Method::POST, self.target(&["backup"])).json(&NothingAnswer {});
         let response = self.pool.open(call, self.answer_max).await;
-        let response = response.map_err(|error| self.unanswered(error))?;
+        let response = response.map_err(|error| error.of_server(self.url()))?;
         if response.status.is_success() {
             return Ok(BackupDownload { http: self.clone(), response });
         }
         let status = response.status;
-        let body = response.collect().await.map_err(|error| self.unanswered(error))?;
+        let body = response.collect().await.map_err(|error| error.of_server(self.url()))?;
         Err(self.refusal(status, &body, "backup"))
     }
 }
@@ -32,7 +32,7 @@ impl Http {
 impl BackupDownload {
     /// The next bytes of the file; `None` after the last ones.
     pub async fn next(&mut self) -> Result<Option<Bytes>, HttpError> {
-        self.response.next().await.map_err(|error| self.http.unanswered(error))
+        self.response.next().await.map_err(|error| error.of_server(self.http.url()))
     }
 }
 

@@ -20,6 +20,7 @@ use taskyard_tls::explain;
 
 use super::server_url::{RequestTarget, ServerUrl};
 use super::stream::{HttpDialer, HttpOverTcp};
+use crate::error::HttpError;
 
 /// What the server's list of workers shows as the version.
 const AGENT: &str = concat!("taskyard/", env!("CARGO_PKG_VERSION"));
@@ -61,6 +62,21 @@ pub(super) enum RequestError {
         expect(dead_code, reason = "only encrypted servers are checked")
     )]
     Untrusted(String),
+}
+
+impl RequestError {
+    /// The error for the caller of a request to the server at this address.
+    pub fn of_server(self, url: String) -> HttpError {
+        match self {
+            // A server that speaks first, as that of another protocol does.
+            RequestError::Failed(why) if why.contains("unexpected message") => {
+                let what = "it does not speak HTTP; a taskyard server does on port 7070, and has clients of Tarantool's queue on port 3301";
+                HttpError::NotTaskyard { url, what: what.into() }
+            }
+            RequestError::Failed(why) => HttpError::Unreachable { url, why },
+            RequestError::Untrusted(why) => HttpError::Certificates(why),
+        }
+    }
 }
 
 impl From<String> for RequestError {
