@@ -18,8 +18,8 @@ use crate::progress::TaskProgress;
 /// The arguments of `restore`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The folder must not exist, or must be empty; one with anything in it is refused. No server runs on it
-yet: start one afterwards with `taskyard serve --data DIR`. It has all tasks of the backup; those
+The folder must not exist, or must be empty; one with anything in it is refused. No server runs on
+it yet: start one afterwards with `taskyard serve --data DIR`. It has all tasks of the backup; those
 that were taken are ready, as after a restart of the server.
 
 The work is done in DIR.restoring, which gets the name DIR when all checksums were right and the
