@@ -66,9 +66,7 @@ impl EventLoop {
             }
             // A few commands are not worth a batch.
             let worth = under_way.div_ceil(2);
-            let may =
-                |job: &Job| self.can_pipeline(job, &inflight) && store.runs_beside(&job.commands);
-            let jobs = self.inbox.pick_up_pipelined(worth, may);
+            let jobs = self.inbox.pick_up_pipelined(worth, |job| self.can_pipeline(job, &inflight));
             match jobs {
                 None => self.waits.wait(&self.inbox, worth).await,
                 Some(jobs) if jobs.is_empty() => blocked = true,

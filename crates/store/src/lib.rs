@@ -65,12 +65,6 @@ pub trait Store: Send + Sync + 'static {
         1
     }
 
-    /// Whether these commands, in a batch of their own, could run beside the batches in flight. If they could not, they are kept
-    /// until those are answered, so that more commands share their batch.
-    fn runs_beside(&self, _: &[Command]) -> bool {
-        true
-    }
-
     /// Reads bodies that are on disk only, concurrently with `execute`. The result has one entry for each
     /// key, in order. `None` is a task that was removed meanwhile. [`Error::Store`] is a body that is
     /// permanently unreadable; any other error is transient.

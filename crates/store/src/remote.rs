@@ -104,11 +104,6 @@ pub trait Backend: Sized + Send + Sync + 'static {
         1
     }
 
-    /// See [`Store::runs_beside`].
-    fn runs_beside(&self, _: &[Command]) -> bool {
-        true
-    }
-
     /// See [`Store::poll_every`].
     fn poll_every(&self) -> Span {
         POLL
@@ -244,10 +239,6 @@ impl<B: Backend> Store for RemoteStore<B> {
 
     fn batches_max(&self) -> usize {
         self.backend.batches_max()
-    }
-
-    fn runs_beside(&self, commands: &[Command]) -> bool {
-        self.backend.runs_beside(commands)
     }
 
     fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>> {

@@ -30,8 +30,6 @@ struct BatchState {
     begun: Vec<Vec<&'static str>>,
     /// How many of them may be answered.
     answered: usize,
-    /// Whether the store would run no further batch beside those in flight.
-    runs_alone: bool,
     wakers: Vec<Waker>,
 }
 
@@ -81,10 +79,6 @@ impl Store for SlowStore {
 
     fn batches_max(&self) -> usize {
         2
-    }
-
-    fn runs_beside(&self, _: &[Command]) -> bool {
-        !self.control.state.lock().unwrap().runs_alone
     }
 
     fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>> {
@@ -192,24 +186,6 @@ async fn other_commands_wait_until_nothing_is_in_flight() {
     assert_eq!(control.begun(2)[1], ["drop", "put"]);
     control.answer(usize::MAX);
     assert!(drops.reply().await.is_ok() && behind.reply().await.is_ok());
-}
-
-// Commands formed a batch of their own that the store ran after the first one, so later commands missed it: sixteen puts
-// at a time were twice as many transactions.
-#[tokio::test]
-async fn commands_that_the_store_would_not_run_beside_others_share_the_next_batch() {
-    let (fixture, control) = slow().await;
-    control.block();
-    control.state.lock().unwrap().runs_alone = true;
-    let first = fixture.submit(vec![put("mail", &[1], Span::ZERO)]);
-    control.begun(1);
-    let second = fixture.submit(vec![put("mail", &[2], Span::ZERO)]);
-    let third = fixture.submit(vec![put("mail", &[3], Span::ZERO)]);
-    control.answer(1);
-    assert!(first.reply().await.is_ok());
-    assert_eq!(control.begun(2)[1], ["put", "put"]);
-    control.answer(usize::MAX);
-    assert!(second.reply().await.is_ok() && third.reply().await.is_ok());
 }
 
 #[tokio::test]

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use super::tls::{EncryptedStream, Encryption};
 
 /// Settings of each connection. Plans are made once and cached, so they must suit a full table although they may be
 /// made while it is empty: every search of the functions has its index.
-const SETTINGS: [(&str, &str); 9] = [
+const SETTINGS: [(&str, &str); 8] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),
     // A bitmap scan does not mark the index entries of dead rows, so the next one reads them again.
@@ -31,22 +30,14 @@ const SETTINGS: [(&str, &str); 9] = [
     ("lock_timeout", "2000"),
     // A put can be repeated by its caller: it waits less, so that the rest of its batch goes on.
     ("taskyard.lock_wait", "500"),
-    ("client_min_messages", "notice"),
 ];
 
 /// Where notices of the database go.
 pub(super) type Notices = mpsc::UnboundedSender<String>;
 
-/// The notice that a take has found all its tasks, and that it searches no more.
-const FOUND: &str = "taskyard: found";
-
-/// Is called for each take that has found all its tasks, before its transaction ends.
-type FoundHook = Box<dyn Fn() + Send + Sync>;
-
 /// A connection to the database.
 pub(super) struct Connection {
     client: Client,
-    found: Arc<OnceLock<FoundHook>>,
     prepared: HashMap<&'static str, tokio_postgres::Statement>,
     backend: Option<Backend>,
     /// Behind a pooler that gives each transaction another connection: no state lasts from one to the next.
@@ -178,11 +169,10 @@ impl Connection {
             config.options(options(config.get_options()));
         }
         let (client, connection) = config.connect(encryption.clone()).await?;
-        let found = Arc::default();
-        tokio::spawn(drive(connection, notices, Arc::clone(&found)));
+        tokio::spawn(drive(connection, notices));
         // Behind a pooler it is another one for each transaction.
         let backend = if pooled { None } else { Some(backend_of(&client).await?) };
-        Ok(Connection { client, found, prepared: HashMap::new(), backend, pooled })
+        Ok(Connection { client, prepared: HashMap::new(), backend, pooled })
     }
 
     /// The database process of this connection, if it is known.
@@ -205,11 +195,6 @@ impl Connection {
         };
         let rows = rows.map_err(|error| Failure::of(&error).undone())?;
         Ok(rows.first().is_none_or(|row| row.get(0)))
-    }
-
-    /// Sets what is called for each take that has found all its tasks, unless it is set.
-    pub fn on_found(&self, call: impl Fn() + Send + Sync + 'static) {
-        self.found.get_or_init(|| Box::new(call));
     }
 
     /// Whether it can still be used.
@@ -348,7 +333,6 @@ async fn backend_of(client: &Client) -> Result<Backend, tokio_postgres::Error> {
 async fn drive(
     mut connection: tokio_postgres::Connection<Socket, EncryptedStream>,
     notices: Option<Notices>,
-    found: Arc<OnceLock<FoundHook>>,
 ) {
     loop {
         match poll_fn(|context| connection.poll_message(context)).await {
@@ -356,11 +340,6 @@ async fn drive(
                 if let Some(notices) = &notices {
                     // The receiver may be gone; then the notification is not needed.
                     let _ = notices.send(notice.payload().to_owned());
-                }
-            }
-            Some(Ok(AsyncMessage::Notice(notice))) if notice.message() == FOUND => {
-                if let Some(hook) = found.get() {
-                    hook();
                 }
             }
             Some(Ok(_)) => {}

@@ -8,17 +8,13 @@
 //! The result for callers is the same: the ids of the first half are reserved before the second begins, and the taken
 //! tasks are distributed in the order of the queue among the takes of each worker.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use taskyard_core::limits::BATCH_BYTES_MAX;
 use taskyard_core::{Command, Error, FinishItem, Holder, Reply, Span, Task, TubeName};
 
-use super::Postgres;
 use super::calls::{is_special, task_count};
-use super::codec::{DecodeError, get};
-use super::connection::Failure;
-use super::in_flight::{BatchStart, Footprint};
 use super::plan::{CallBatch, CallGroup, Step, is_ack};
 use super::statements::{self as sql, Call, param};
 
@@ -107,81 +103,18 @@ fn may_split(groups: &[CallGroup], plain: &HashSet<TubeName>) -> bool {
     commands > 1 && tasks >= TASKS_MIN && !kinds.iter().any(mixed)
 }
 
-/// The tubes of commands that may run beside those of another batch.
-pub(super) fn footprint(commands: &[Command], plain: &HashSet<TubeName>) -> Option<Footprint> {
-    let (mut used, mut tasks) = (Footprint::default(), 0);
-    for command in commands {
-        let load = load(command).filter(|load| plain.contains(load.tube))?;
-        match load.each {
-            PUT => {
-                tasks += load.tasks;
-                insert(&mut used.puts, load.tube);
-            }
-            TAKE => insert(&mut used.takes, load.tube),
-            _ => {}
-        }
-    }
-    used.reserves = tasks >= TASKS_MIN;
-    Some(used)
-}
-
-fn insert(tubes: &mut BTreeSet<TubeName>, tube: &TubeName) {
-    if !tubes.contains(tube) {
-        tubes.insert(tube.clone());
-    }
-}
-
-impl Postgres {
-    /// Reserves ids for puts, so that those of the second connection and of later batches get larger ones.
-    pub(super) async fn reserve(
-        &self,
-        start: BatchStart,
-        main: &mut CallBatch,
-        mut second: Option<&mut CallBatch>,
-    ) -> Result<(), Failure> {
-        let reservations = reservations(main, second.as_deref(), start.reserves);
-        let Reservations { tubes, calls } = reservations;
-        let rows = self.transact(start.role, &[], &calls).await?;
-        for (tube, rows) in tubes.iter().zip(rows) {
-            let Some(row) = rows.first() else { continue };
-            let unreadable = |error: DecodeError| Failure::Refused(error.to_string());
-            let number: Option<i32> = get(row, 0).map_err(unreadable)?;
-            let ids: Option<Vec<i64>> = get(row, 1).map_err(unreadable)?;
-            if let (Some(number), Some(ids)) = (number, ids) {
-                let mut ids = ids.into_iter();
-                for part in [Some(&mut *main), second.as_deref_mut()].into_iter().flatten() {
-                    use_ids(part, tube, number, &mut ids);
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Calls that reserve ids for puts.
-struct Reservations {
-    tubes: Vec<TubeName>,
-    calls: Vec<Call>,
-}
-
-/// The reservations for a batch: where its second half has puts into the same tube as its first, or for all tubes.
-fn reservations(main: &CallBatch, second: Option<&CallBatch>, all: bool) -> Reservations {
-    let later: HashSet<&TubeName> =
-        second.iter().flat_map(|part| puts(&part.steps)).map(|(tube, _)| tube).collect();
-    let earlier: HashSet<&TubeName> = puts(&main.steps).map(|(tube, _)| tube).collect();
+/// The calls that reserve ids for puts of the first half, where the second half has puts into the same tube.
+pub(super) fn reservations(main: &CallBatch, second: &CallBatch) -> (Vec<TubeName>, Vec<Call>) {
+    let later: HashSet<&TubeName> = puts(&second.steps).map(|(tube, _)| tube).collect();
     let mut counts = BTreeMap::<&TubeName, usize>::new();
-    for part in [Some(main), second].into_iter().flatten() {
-        for (tube, count) in puts(&part.steps) {
-            *counts.entry(tube).or_default() += count;
-        }
+    for (tube, count) in puts(&main.steps).filter(|(tube, _)| later.contains(tube)) {
+        *counts.entry(tube).or_default() += count;
     }
-    counts.retain(|tube, _| all || later.contains(tube) && earlier.contains(tube));
     let call = |(tube, count): (&TubeName, usize)| {
         let name = tube.as_str().to_owned();
         (tube.clone(), Call::new(&sql::RESERVE_IDS, [param(name), param(count as i64)]))
     };
-    let (tubes, calls) = counts.into_iter().map(call).unzip();
-    Reservations { tubes, calls }
+    counts.into_iter().map(call).unzip()
 }
 
 fn puts(steps: &[Step]) -> impl Iterator<Item = (&TubeName, usize)> {
@@ -196,13 +129,9 @@ fn tasks_of(step: &Step) -> usize {
     step.commands().iter().map(task_count).sum()
 }
 
-/// Lets the puts into a tube use the next of the ids that were reserved in the one with this number.
-fn use_ids(
-    part: &mut CallBatch,
-    tube: &TubeName,
-    number: i32,
-    ids: &mut impl Iterator<Item = i64>,
-) {
+/// Lets the puts into a tube use ids that were reserved in the one with this number.
+pub(super) fn use_ids(part: &mut CallBatch, tube: &TubeName, number: i32, ids: Vec<i64>) {
+    let mut ids = ids.into_iter();
     let asked = part.steps.iter().filter(|step| step.has_call());
     for (step, call) in asked.zip(&mut part.calls) {
         let Some(Command::Put { tube: into, .. }) = step.command() else { continue };

@@ -1,19 +1,18 @@
 //! Executes batches: plans the calls, sends them, repeats them where that is safe, and reads the answers.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use taskyard_core::limits::TUBES_MAX;
 use taskyard_core::{Command, Effects, Error, Reply, Timestamp, TubeName};
 use tokio_postgres::Row;
 
 use super::answers::AnswerReader;
+use super::codec::{DecodeError, get};
 use super::connection::{Connection, Failure, LOCKED};
 use super::connections::{self, SplitTakes};
 use super::counter_deltas::CounterDeltas;
 use super::counters::CounterCalls;
 use super::head_hints::HeadHints;
-use super::in_flight::{BatchStart, FlightTicket, Footprint};
 use super::order;
 use super::plan::{CallBatch, CallDetail, PlanContext, Step, StepRequest, plan};
 use super::schedules;
@@ -37,52 +36,27 @@ pub(super) enum ConnectionRole {
 
 impl Postgres {
     /// Runs a batch. Whatever fails, each command is answered.
-    pub(crate) async fn execute(
-        &self,
-        ticket: FlightTicket,
-        now: Timestamp,
-        commands: Vec<Command>,
-    ) -> Executed {
-        let start = ticket.start(|| self.is_sound()).await;
+    pub(crate) async fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Executed {
         let parts = order::parts(commands, &self.known().plain);
         let replies = Vec::new();
         let mut whole = Executed { replies, effects: Effects::default(), unloaded: Vec::new() };
         for commands in parts {
-            let part = self.execute_part((start, &ticket), now, commands).await;
+            let part = self.execute_part(now, commands).await;
             whole.replies.extend(part.replies);
             add_effects(&mut whole.effects, part.effects);
         }
         whole
     }
 
-    /// The tubes of a batch that may run beside another one.
-    pub(crate) fn footprint(&self, commands: &[Command]) -> Option<Footprint> {
-        connections::footprint(commands, &self.known().plain)
-    }
-
-    /// Whether the database knows this server and its sessions.
-    fn is_sound(&self) -> bool {
-        self.known().sessions.divergence().is_none() && !self.presence.last.is_overdue()
-    }
-
-    async fn execute_part(
-        &self,
-        (start, ticket): (BatchStart, &FlightTicket),
-        now: Timestamp,
-        commands: Vec<Command>,
-    ) -> Executed {
+    async fn execute_part(&self, now: Timestamp, commands: Vec<Command>) -> Executed {
         let count = commands.len();
-        let (mut main, mut second) = self.plan(start.is_alone, now, commands);
-        if let Err(failure) = self.reserve(start, &mut main, second.as_mut()).await {
+        let (mut main, second) = self.plan(now, commands);
+        let Some(second) = second else {
+            return self.run(ConnectionRole::Main, now, count, main).await;
+        };
+        if let Err(failure) = self.reserve(&mut main, &second).await {
             return failure_replies(count, &failure);
         }
-        if start.reserves {
-            ticket.note_reserved();
-        }
-        let Some(second) = second else {
-            ticket.note_takes(main.steps.iter().filter(|step| step.is_take()).count());
-            return self.run(start.role, now, count, main).await;
-        };
         let takes = SplitTakes::of(main.steps.iter().chain(&second.steps));
         let places: Vec<usize> =
             second.steps.iter().flat_map(|step| step.places.iter().copied()).collect();
@@ -166,8 +140,7 @@ impl Postgres {
             .collect();
         let mut waits = 0;
         for (place, command) in puts {
-            let (alone, _) = self.plan(false, now, vec![command]);
-            let part = Box::pin(self.run(ConnectionRole::Main, now, 1, alone)).await;
+            let part = Box::pin(self.execute_part(now, vec![command])).await;
             add_effects(&mut whole.effects, part.effects);
             for reply in part.replies {
                 waits += usize::from(is_locked(&reply));
@@ -216,19 +189,13 @@ impl Postgres {
         whole
     }
 
-    fn plan(
-        &self,
-        may_split: bool,
-        now: Timestamp,
-        commands: Vec<Command>,
-    ) -> (CallBatch, Option<CallBatch>) {
+    fn plan(&self, now: Timestamp, commands: Vec<Command>) -> (CallBatch, Option<CallBatch>) {
         let mut known = self.known();
         let moment = now.as_micros();
         known.now = moment;
         let now = (self.clock == Clock::Caller).then_some(moment);
         let LocalState { head_hints, timers, row_locations, plain, gated, sessions, .. } = &*known;
-        let is_overdue = self.presence.last.is_overdue();
-        let may_split = may_split && sessions.divergence().is_none() && !is_overdue;
+        let may_split = sessions.divergence().is_none() && !self.presence.last.is_overdue();
         let server = &self.server;
         let context = PlanContext {
             now,
@@ -241,15 +208,23 @@ impl Postgres {
             gated,
             may_split,
         };
-        let (main, second) = plan(commands, &context);
-        for step in second.iter().chain([&main]).flat_map(|part| &part.steps) {
-            if let StepRequest::Commands(commands, CallDetail::Take(start)) = &step.request
-                && let Some(Command::Take(take)) = commands.first()
-            {
-                known.head_hints.sent(&take.tube, *start, moment);
+        plan(commands, &context)
+    }
+
+    /// Reserves ids for the puts of the first connection, so that those of the second get larger ones.
+    async fn reserve(&self, main: &mut CallBatch, second: &CallBatch) -> Result<(), Failure> {
+        let (tubes, calls) = connections::reservations(main, second);
+        let rows = self.transact(ConnectionRole::Main, &[], &calls).await?;
+        for (tube, rows) in tubes.iter().zip(rows) {
+            let Some(row) = rows.first() else { continue };
+            let unreadable = |error: DecodeError| Failure::Refused(error.to_string());
+            let number: Option<i32> = get(row, 0).map_err(unreadable)?;
+            let ids: Option<Vec<i64>> = get(row, 1).map_err(unreadable)?;
+            if let (Some(number), Some(ids)) = (number, ids) {
+                connections::use_ids(main, tube, number, ids);
             }
         }
-        (main, second)
+        Ok(())
     }
 
     /// Runs the calls in one transaction, and repeats it where that is safe and may help. An unknown outcome is noted and
@@ -273,8 +248,6 @@ impl Postgres {
                 *place = Some(self.connector.connect().await?);
             }
             let Some(connection) = place.as_mut() else { continue };
-            let in_flight = Arc::clone(&self.in_flight);
-            connection.on_found(move || in_flight.note_found(role));
             let mut done = self.reconcile(connection).await.map(|()| Vec::new());
             if done.is_ok() {
                 done = connection.transact(calls).await;

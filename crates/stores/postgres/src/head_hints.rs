@@ -74,15 +74,6 @@ impl HeadHints {
         TakeStart { from: Some((head.pri, head.id)), may_sweep: head.back || !head.is_costly() }
     }
 
-    /// Notes that a take that begins there is sent. Others that are sent before its answer make no second search of the whole tube.
-    pub fn sent(&mut self, tube: &TubeName, start: TakeStart, now: i64) {
-        if start.from.is_none()
-            && let Some(head) = self.head_hints.get_mut(tube)
-        {
-            head.swept = now;
-        }
-    }
-
     /// Notes what a take found that began there.
     pub fn took(&mut self, tube: &TubeName, start: TakeStart, found: TakeResult, now: i64) {
         let next = |(pri, id): (i64, i64)| (pri, id + 1);
@@ -276,24 +267,6 @@ mod tests {
         head_hints.back(&tube);
         assert!(head_hints.of(&tube, 4_999_999).may_sweep, "returned tasks do");
         assert_eq!(head_hints.of(&tube, 5_000_000), BEGINNING);
-    }
-
-    /// A second batch is planned while the first searches the whole tube: both did, which took twice the share of the time.
-    #[test]
-    fn a_search_under_way_is_not_repeated() {
-        let (tube, mut head_hints) = (mail(), HeadHints::default());
-        head_hints.sent(&tube, BEGINNING, 0);
-        assert_eq!(head_hints.of(&tube, 0), BEGINNING, "there is no hint to use instead");
-        head_hints.took(&tube, BEGINNING, found(Some((5, 7)), true, Some(250_000)), 0);
-        let (start, now) = (head_hints.of(&tube, 5_000_000), 5_000_000);
-        assert_eq!(start, BEGINNING);
-        head_hints.sent(&tube, start, now);
-        let beside = head_hints.of(&tube, now + 1);
-        assert_eq!(beside, TakeStart { from: Some((5, 8)), may_sweep: false });
-        head_hints.sent(&tube, beside, now + 1);
-        head_hints.took(&tube, beside, found(Some((5, 20)), true, None), now + 1);
-        head_hints.took(&tube, start, found(Some((5, 9)), true, Some(250_000)), now);
-        assert_eq!(head_hints.of(&tube, now + 2).from, Some((5, 10)));
     }
 
     #[test]

@@ -35,7 +35,6 @@ mod counter_deltas;
 mod counters;
 mod execute;
 mod head_hints;
-mod in_flight;
 mod limited_tubes;
 mod list_answers;
 mod migrate;
@@ -76,7 +75,6 @@ use counter_deltas::CounterDeltas;
 use counters::Counters;
 use execute::ConnectionRole;
 use head_hints::{HeadHints, TimerHint};
-use in_flight::InFlight;
 use limited_tubes::LimitedTubes;
 use migrate::MigrateError;
 use presence::Presence;
@@ -146,9 +144,8 @@ pub struct Postgres {
     connection: Mutex<Option<Connection>>,
     /// Opened by the first health check: a long batch does not delay it.
     health_connection: Mutex<Option<Connection>>,
-    /// A second one, for large batches and for a batch beside another one.
+    /// A second one, for large batches.
     second_connection: Mutex<Option<Connection>>,
-    in_flight: Arc<InFlight>,
     known: Lock<LocalState>,
     presence: Presence,
     /// The background work, until the store is closed.
@@ -205,21 +202,8 @@ impl Backend for Postgres {
         *self.background.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
     }
 
-    fn execute(
-        self: Arc<Self>,
-        now: Timestamp,
-        commands: Vec<Command>,
-    ) -> impl Future<Output = Executed> + Send + 'static {
-        let ticket = self.in_flight.enter(self.footprint(&commands));
-        async move { Postgres::execute(&self, ticket, now, commands).await }
-    }
-
-    fn batches_max(&self) -> usize {
-        in_flight::BATCHES_MAX
-    }
-
-    fn runs_beside(&self, commands: &[Command]) -> bool {
-        self.footprint(commands).is_some_and(|footprint| self.in_flight.admits(&footprint))
+    async fn execute(self: Arc<Self>, now: Timestamp, commands: Vec<Command>) -> Executed {
+        Postgres::execute(&self, now, commands).await
     }
 
     async fn export(&self, wanted: Export) -> Result<Exported, Error> {
@@ -292,7 +276,6 @@ impl Postgres {
             connection,
             health_connection,
             second_connection,
-            in_flight: Arc::default(),
             known,
             presence,
             background,

@@ -101,11 +101,6 @@ impl Step {
         }
     }
 
-    /// Whether its call takes tasks.
-    pub fn is_take(&self) -> bool {
-        matches!(self.command(), Some(Command::Take(_)))
-    }
-
     /// Whether it has a call.
     pub fn has_call(&self) -> bool {
         !matches!(self.request, StepRequest::Refused(_))

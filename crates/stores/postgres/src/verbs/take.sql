@@ -88,10 +88,6 @@ BEGIN
         bytes := _fit.bytes;
         cut := _fit.cut;
     END IF;
-    IF _is_first AND cardinality(places) = _most THEN
-        -- For the server: its next batch may search behind these tasks while this transaction goes on.
-        RAISE NOTICE 'taskyard: found';
-    END IF;
 END $$;
 
 -- The same in a tube with sub-queues: locks the first sub-queues that have a task to take, and takes their heads away.
