@@ -558,11 +558,12 @@ impl State {
         self.machine.begin();
         self.machine.give_back_all();
         let changes = self.machine.changes();
-        let closed = self
-            .writer
-            .commit(&self.machine, changes, false)
-            .and_then(|_| self.writer.release_reserved(&self.machine))
-            .and_then(|()| self.writer.close());
+        let closed = self.writer.commit(&self.machine, changes, false).and_then(|_| {
+            if let Err(error) = self.writer.release_reserved(&self.machine) {
+                tracing::warn!(%error, "cannot give back reserved numbers of grants; the next start skips them");
+            }
+            self.writer.close()
+        });
         self.machine.keep();
         self.writer.disconnect();
         if let Some(lock) = self.lock.take() {

@@ -71,6 +71,10 @@ impl<'a> TaskPages<'a> {
                     LEAF => leaf(page, number == self.root, &mut take)?,
                     INTERIOR => {
                         add_children(page, &mut ahead)?;
+                        // Pages of an intact tree differ, so no more of them can be ahead.
+                        if ahead.len() > self.count as usize {
+                            return None;
+                        }
                         break;
                     }
                     _ => return None,
@@ -151,13 +155,16 @@ fn row(mut cell: &[u8]) -> Option<PageRow<'_>> {
     let header = usize::try_from(varint(&mut types)?).ok()?;
     let mut types = local.get(local.len() - types.len()..header)?;
     let mut kinds = [0; COLUMNS_MAX];
-    let mut columns = 0;
+    let (mut columns, mut total) = (0, header);
     while !types.is_empty() {
-        *kinds.get_mut(columns)? = varint(&mut types)?;
+        let kind = varint(&mut types)?;
+        *kinds.get_mut(columns)? = kind;
+        total = total.checked_add(length_of(kind)?)?;
         columns += 1;
     }
-    // The key is stored outside of the columns, of which the first is NULL.
-    if columns < COLUMNS_MIN || kinds[0] != 0 {
+    // The checksum of a row does not contain its length, by which SQLite frees its space. The key is stored outside of the
+    // columns, of which the first is NULL.
+    if total != bytes || columns < COLUMNS_MIN || kinds[0] != 0 {
         return None;
     }
     let [_, state, due, pri, created, expires, ttr, attempts, previous_start, ..] = kinds;
@@ -192,6 +199,18 @@ fn row(mut cell: &[u8]) -> Option<PageRow<'_>> {
     }
     let body_bytes = u32::try_from(body).ok()?;
     Some(PageRow::Local(UnverifiedTask { key, columns, subqueue, body_bytes }))
+}
+
+/// The length of a value of any type.
+fn length_of(kind: i64) -> Option<usize> {
+    match kind {
+        0 | 8 | 9 => Some(0),
+        1..=4 => Some(kind as usize),
+        5 => Some(6),
+        6 | 7 => Some(8),
+        12.. => usize::try_from((kind - 12) / 2).ok(),
+        _ => None,
+    }
 }
 
 /// The length of a blob or of NULL, by its type.
@@ -292,4 +311,64 @@ fn long_varint(bytes: &mut &[u8]) -> Option<i64> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where the type of the payload is in [`cell`].
+    const DATA: usize = 3 + 13;
+    /// The same for the metadata.
+    const META: usize = 3 + 12;
+
+    /// A row with a payload of five bytes as a cell.
+    fn cell() -> Vec<u8> {
+        let kinds = [0, 1, 0, 1, 1, 0, 0, 8, 0, 0, 6, 6, 0, 22, 0, 0, 0];
+        let values = 1 + 1 + 1 + 8 + 8 + 5;
+        let header = 1 + kinds.len();
+        let mut cell = vec![(header + values) as u8, 7, header as u8];
+        cell.extend(kinds);
+        cell.extend((0..values).map(|value| value as u8));
+        // The next cell.
+        cell.resize(cell.len() + 300, 1);
+        cell
+    }
+
+    // A flipped bit in the length of a row was accepted, because its checksum does not contain it: the ack of that task freed the
+    // bytes of other rows, and later puts overwrote them.
+    #[test]
+    fn the_length_of_a_row_is_that_of_its_columns() {
+        let intact = cell();
+        let Some(PageRow::Local(found)) = row(&intact) else { panic!("an intact row") };
+        assert_eq!((found.key, found.body_bytes), (7, 5));
+        for at in [0, META, DATA] {
+            for bit in 0..8 {
+                let mut damaged = cell();
+                damaged[at] ^= 1 << bit;
+                assert!(row(&damaged).is_none(), "byte {at}, bit {bit}");
+            }
+        }
+    }
+
+    /// An interior page that refers to itself ends the reading before it fills memory.
+    #[test]
+    fn a_tree_with_a_cycle_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("pages");
+        let mut pages = vec![0; 2 * PAGE];
+        let page = &mut pages[PAGE..];
+        page[0] = INTERIOR;
+        page[3..5].copy_from_slice(&100_u16.to_be_bytes());
+        page[8..12].copy_from_slice(&2_u32.to_be_bytes());
+        for cell in 0..100_u16 {
+            let (pointer, at) = (12 + 2 * usize::from(cell), 1000 + 4 * usize::from(cell));
+            page[pointer..pointer + 2].copy_from_slice(&(at as u16).to_be_bytes());
+            page[at..at + 4].copy_from_slice(&2_u32.to_be_bytes());
+        }
+        std::fs::write(&path, &pages).expect("a file");
+        let file = std::fs::File::open(&path).expect("the file");
+        let tree = TaskPages { file: &file, root: 2, count: 2 };
+        assert!(tree.each(|_| Some(())).is_none());
+    }
 }
