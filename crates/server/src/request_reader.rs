@@ -18,6 +18,9 @@ use taskyard_wire::http::parse;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
+/// The next part of a body, `None` at its end.
+type NextFrame = Option<Result<Frame<Bytes>, axum::Error>>;
+
 /// How long a request may take to arrive.
 const ARRIVAL_MAX: Duration = Duration::from_secs(60);
 /// This many bytes must arrive within the stall time, or the rest of the request.
@@ -229,7 +232,7 @@ impl Progress {
         &mut self,
         body: &mut Body,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<Result<Frame<Bytes>, axum::Error>>, Error>> {
+    ) -> Poll<Result<NextFrame, Error>> {
         if let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) {
             return Poll::Ready(Ok(frame));
         }
