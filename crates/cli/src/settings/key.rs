@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn values_are_checked_as_those_of_flags() {
         assert!(key("http").check("127.0.0.1:1").is_ok());
-        assert!(key("http").check("7070").unwrap_err().contains("socket address"));
+        assert!(key("http").check("7070").unwrap_err().contains("IP address"));
         assert!(key("memory").check("64 apples").unwrap_err().contains("64MB"));
         assert!(key("session-idle").check("1s").unwrap_err().contains("between 1m and 12h"));
         assert!(key("metrics-tubes").check("70000").unwrap_err().contains("65535"));

@@ -104,6 +104,6 @@ fn the_rate_is_limited() {
     // People saw only that the limit is reached.
     for args in [&["peek", "jobs", "1"][..], &["task", "jobs", "1"], &["tasks", "jobs"]] {
         let text = server.run(args).good();
-        assert!(text.contains("is reached; next delivery in 59 min"), "{args:?}: {text}");
+        assert!(text.contains("is reached; next delivery in "), "{args:?}: {text}");
     }
 }
