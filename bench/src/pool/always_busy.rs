@@ -174,7 +174,10 @@ fn shell_in_sandbox(folder: &Path) -> Result<()> {
     ]);
     command.args(["--symlink", "usr/lib64", "/lib64", "--bind"]).arg(folder).arg("/task");
     command.args(["--remount-ro", "/", "--chdir", "/task", "--", "/bin/sh", "-c"]);
-    command.args(["ulimit -c 0 && ulimit -n 256 && /bin/true", "sh"]).env_clear().env("PATH", "/usr/bin");
+    command
+        .args(["ulimit -c 0 && ulimit -n 256 && /bin/true", "sh"])
+        .env_clear()
+        .env("PATH", "/usr/bin");
     let ended = command.stdin(Stdio::null()).stdout(Stdio::null()).output();
     let ended = ended.with_context(|| format!("cannot start {BUBBLEWRAP}"))?;
     ensure!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
