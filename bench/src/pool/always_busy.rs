@@ -25,6 +25,8 @@ const CLIENTS: usize = 8;
 const TASKS: usize = 200;
 /// Turns of each of the three.
 const TURNS: usize = 7;
+/// In percent: when the init process was a shell, a pool ran 144 tasks a second, and 124 to 131 with the whole executable.
+const AS_A_SHELL: f64 = 113.0;
 /// Where Debian installs it.
 const BUBBLEWRAP: &str = "/usr/bin/bwrap";
 
@@ -45,17 +47,17 @@ pub async fn measure(report: &mut Report) -> Result<()> {
     };
     let (to_large, to_shell) = (ratio(&large), ratio(&shell));
     report.add(Row {
-        what: "pool: always busy, of the rate of a shell in bubblewrap without a pool".into(),
-        figure: to_shell * 100.0,
+        what: "pool: always busy, of the rate with the whole executable in each sandbox".into(),
+        figure: to_large * 100.0,
         unit: "%",
-        target: Some(Target::AtLeast(100.0)),
+        target: Some(Target::AtLeast(AS_A_SHELL)),
         note: format!(
-            "median of {TURNS} turns; {:.0} tasks/s, {BACKENDS} backends, {CLIENTS} clients; the shell alone {:.0}; {:.0} % of the rate with the \
-             whole executable in each sandbox ({:.0})",
+            "median of {TURNS} turns; {:.0} tasks/s, {BACKENDS} backends, {CLIENTS} clients; with the whole executable {:.0}; {:.0} % of the rate of \
+             a shell in bubblewrap without a pool ({:.0})",
             median(&mut rates),
-            median(&mut shell),
-            to_large * 100.0,
-            median(&mut large)
+            median(&mut large),
+            to_shell * 100.0,
+            median(&mut shell)
         ),
     });
     Ok(())
