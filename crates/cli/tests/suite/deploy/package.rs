@@ -62,6 +62,17 @@ impl Packages {
         Packages { folder }
     }
 
+    /// The package of the previous version, which `TASKYARD_PREVIOUS_PACKAGE` names. Without it this program is packed with a lower version.
+    pub fn previous(&self) -> PathBuf {
+        let given = std::env::var_os("TASKYARD_PREVIOUS_PACKAGE").map(PathBuf::from);
+        given.unwrap_or_else(|| self.build("0.0.9", "previous"))
+    }
+
+    /// Builds the package of this version.
+    pub fn next(&self) -> PathBuf {
+        self.build(env!("CARGO_PKG_VERSION"), "next")
+    }
+
     /// Builds the package of a version into a folder of this name.
     pub fn build(&self, version: &str, name: &str) -> PathBuf {
         let output = self.folder.path().join(name);
@@ -216,15 +227,14 @@ fn check_installed(root: &FreshRoot) {
     assert_eq!(root.unit("User"), "taskyard");
 }
 
-/// The previous version is simulated: it is the same program in a package with a lower version. The next test has the data of another
-/// program.
 #[test]
 fn the_package_is_installed_run_upgraded_removed_and_purged() {
     if !can_install() {
         return;
     }
     let (packages, root) = (Packages::new(), FreshRoot::new());
-    root.install(&packages.build("0.0.9", "previous"));
+    let previous = packages.previous();
+    root.install(&previous);
     check_installed(&root);
     let token = fs::read_to_string(root.path("etc/taskyard/token")).unwrap();
 
@@ -241,8 +251,9 @@ fn the_package_is_installed_run_upgraded_removed_and_purged() {
     let config = root.path("etc/taskyard/taskyard.yaml");
     let changed = fs::read_to_string(&config).unwrap() + "metrics-tubes: 7\n";
     fs::write(&config, &changed).unwrap();
-    root.install(&packages.build("0.1.0", "next"));
-    assert!(root.dpkg(&["--status", "taskyard"]).contains("Version: 0.1.0"));
+    root.install(&packages.next());
+    let version = concat!("Version: ", env!("CARGO_PKG_VERSION"), "\n");
+    assert!(root.dpkg(&["--status", "taskyard"]).contains(version));
     assert_eq!(fs::read_to_string(&config).unwrap(), changed);
     assert_eq!(fs::read_to_string(root.path("etc/taskyard/token")).unwrap(), token);
     assert_eq!(root.client(&serving, &["put", "mail", "three"]).good(), "2\n");
@@ -282,7 +293,7 @@ fn the_package_is_upgraded_over_the_data_of_an_earlier_program() {
         return;
     }
     let (packages, root) = (Packages::new(), FreshRoot::new());
-    root.install(&packages.build("0.0.9", "previous"));
+    root.install(&packages.previous());
     let state = root.path("var/lib");
     for folder in [EarlierFolder::Stopped, EarlierFolder::Killed] {
         let _ = fs::remove_dir_all(state.join("taskyard"));
@@ -291,7 +302,7 @@ fn the_package_is_upgraded_over_the_data_of_an_earlier_program() {
         for entry in fs::read_dir(state.join("taskyard")).unwrap() {
             chown(entry.unwrap().path(), Some(user), Some(group)).unwrap();
         }
-        root.install(&packages.build("0.1.0", folder.name()));
+        root.install(&packages.build(env!("CARGO_PKG_VERSION"), folder.name()));
         let serving = root.serve();
         folder.assert_shown(|args| root.client(&serving, args));
         stop(serving);

@@ -372,7 +372,7 @@ impl Machine {
 fn the_package_starts_restarts_and_stops_its_service() {
     let Some(machine) = Machine::without_unit() else { return };
     let packages = Packages::new();
-    machine.install(&packages.build("0.0.9", "previous"));
+    machine.install(&packages.previous());
     assert_eq!(machine.property("ActiveState"), "active", "{}", machine.console());
     assert_eq!(machine.property("UnitFileState"), "enabled");
     assert!(machine.process("cmdline").starts_with("/usr/bin/taskyard\0serve\0--config\0"));
@@ -381,7 +381,7 @@ fn the_package_starts_restarts_and_stops_its_service() {
     machine.client("etc/token", &["put", "mail", "hello"]).good();
 
     let process = machine.property("MainPID");
-    let next = packages.build("0.1.0", "next");
+    let next = packages.next();
     machine.install(&next);
     assert_ne!(machine.property("MainPID"), process);
     assert_eq!(machine.property("ActiveState"), "active", "{}", machine.console());

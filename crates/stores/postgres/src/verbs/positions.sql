@@ -158,11 +158,19 @@ BEGIN
     RETURN _count;
 END $$;
 
--- About how many ready tasks are before a place, of which _before are before an earlier one, and whether that is exact, if _before is. The bound
--- of the error has two parts, of which one rarely is large when the other is. One is three standard errors. The other is for what no
--- window has hit: the tasks of up to four parts between windows, however they are distributed (with more, all windows miss them in less
--- than e^-4 of all cases). The estimate is wrong by at most 5 % if the bound is at most a 21st of it. Otherwise as many windows are read as seem
--- necessary, or the tasks are counted, from the earlier place or from the end, if that costs less: about as much as a window for 100 tasks.
+-- How many windows make the bound of the error (see ready_estimated) an estimate accurate enough, from both parts of the bound as shares of
+-- the estimate, squared, with one window each: the noise falls with the number of windows, the other part with its square.
+CREATE OR REPLACE FUNCTION taskyard.windows_needed(_noise float8, _unseen float8) RETURNS float8
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT least(1e8, 256 * _noise + sqrt((256 * _noise) ^ 2 + 512 * _unseen))
+$$;
+
+-- How many ready tasks are before a place, of which _before are before an earlier one, and whether that is exact, if _before is. Those of a short
+-- tube and at both ends of a long one are counted; between them they are estimated. The bound of the error has two parts, of which
+-- one rarely is large when the other is. One is three standard errors. The other is for what no window has hit: the tasks of up to four parts
+-- between windows, however they are distributed (with more, all windows miss them in less than e^-4 of all cases). The estimate is wrong by at
+-- most 5 % if the bound is at most a 21st of it. A first look with few windows says how many are necessary; if counting the tasks, from the
+-- earlier place or from the end, costs less than these (about as much as a window for 100 tasks), they are counted.
 CREATE OR REPLACE FUNCTION taskyard.ready_estimated(
     _number integer, _pri bigint, _id bigint, _from_pri bigint, _from_id bigint, _before bigint, _is_exact boolean,
     OUT ahead bigint, OUT is_exact boolean)
@@ -171,7 +179,10 @@ DECLARE
     _ranges record := taskyard.ready_ranges(_number, _pri, _id);
     _all bigint;
     _size bigint;
-    _windows integer := 64;
+    _windows integer := 24;
+    _is_look boolean := true;
+    _least bigint := _before;
+    _count bigint;
     _sample record;
     _noise float8;
     _unseen float8;
@@ -189,16 +200,23 @@ BEGIN
     LOOP
         _sample := taskyard.ready_sampled(_number, _pri, _id, _ranges.firsts, _ranges.ends, _ranges.length, _ranges.is_behind, _size, _windows);
         ahead := CASE WHEN _ranges.is_behind THEN _all - _sample.tasks ELSE _sample.tasks END;
-        ahead := least(greatest(ahead, _before, 1), _all);
-        -- Both parts of the bound as shares of the estimate, squared, with one window each: the noise falls with the number of windows, the
-        -- other part with its square.
+        ahead := least(greatest(ahead, _least, 1), _all);
         _noise := (3 * _sample.error / greatest(ahead, 1)) ^ 2 * _windows;
         _unseen := (4 * _ranges.length / greatest(ahead, 1)) ^ 2;
-        IF _noise / _windows + _unseen / _windows::float8 ^ 2 <= 1 / 21.0 ^ 2 THEN
+        IF _is_look AND ahead - _before < 8 * {{AHEAD_COUNTED_MAX}} THEN
+            _count := taskyard.ready_between(_number, _from_pri, _from_id, _pri, _id, {{AHEAD_COUNTED_MAX}});
+            _least := _before + _count;
+            IF _count < {{AHEAD_COUNTED_MAX}} THEN
+                ahead := _least;
+                is_exact := _is_exact;
+                RETURN;
+            END IF;
+        ELSIF _noise / _windows + _unseen / _windows::float8 ^ 2 <= 1 / 21.0 ^ 2 THEN
             RETURN;
         END IF;
-        -- A little more than necessary, because the noise was estimated, too.
-        _windows := greatest(1.5 * _windows, least(1e8, 256 * _noise + sqrt((256 * _noise) ^ 2 + 512 * _unseen)));
+        -- A little more than seems necessary, because the noise was estimated, too.
+        _windows := greatest(1.5 * _windows, taskyard.windows_needed(_noise, _unseen));
+        _is_look := false;
         EXIT WHEN least(ahead - _before, _all - ahead) <= 100.0 * _windows;
     END LOOP;
     IF ahead - _before <= _all - ahead THEN
@@ -210,28 +228,18 @@ BEGIN
     END IF;
 END $$;
 
--- How many ready tasks are before a place, of which _before are before an earlier one, and whether that is exact, if _before is. A few
--- are counted; if there are more, they are estimated.
+-- How many ready tasks are before a place, of which _before are before an earlier one, and whether that is exact, if _before is. Next to
+-- the earlier place they are counted at once.
 CREATE OR REPLACE FUNCTION taskyard.ready_ahead(
     _number integer, _pri bigint, _id bigint, _from_pri bigint, _from_id bigint, _before bigint, _is_exact boolean,
     OUT ahead bigint, OUT is_exact boolean)
 LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    _count bigint;
-    _limit bigint;
-    _estimate record;
 BEGIN
-    FOREACH _limit IN ARRAY ARRAY[64, {{AHEAD_COUNTED_MAX}}] LOOP
-        _count := taskyard.ready_between(_number, _from_pri, _from_id, _pri, _id, _limit);
-        EXIT WHEN _count < _limit;
-    END LOOP;
-    IF _count < {{AHEAD_COUNTED_MAX}} THEN
-        ahead := _before + _count;
-        is_exact := _is_exact;
-    ELSE
-        _estimate := taskyard.ready_estimated(_number, _pri, _id, _from_pri, _from_id, _before, _is_exact);
-        is_exact := _estimate.is_exact;
-        ahead := CASE WHEN is_exact THEN _estimate.ahead ELSE greatest(_estimate.ahead, _before + _count) END;
+    ahead := _before + taskyard.ready_between(_number, _from_pri, _from_id, _pri, _id, 64);
+    is_exact := _is_exact;
+    IF ahead = _before + 64 THEN
+        SELECT e.ahead, e.is_exact INTO ahead, is_exact
+            FROM taskyard.ready_estimated(_number, _pri, _id, _from_pri, _from_id, _before, _is_exact) e;
     END IF;
 END $$;
 
