@@ -132,6 +132,8 @@ impl FreshRoot {
         dpkg.arg(format!("--root={}", self.path("").display()));
         // Scripts run outside of the root, which has no shell; the packages of this machine are not in its list.
         dpkg.args(["--force-script-chrootless", "--force-depends", "--force-unsafe-io"]);
+        // Without it dpkg asks which file to keep, if the default configuration and the installed one have both changed.
+        dpkg.arg("--force-confold");
         must(dpkg.args(args).env("LC_ALL", "C"))
     }
 
@@ -233,9 +235,7 @@ fn the_package_is_installed_run_upgraded_removed_and_purged() {
         return;
     }
     let (packages, root) = (Packages::new(), FreshRoot::new());
-    let previous = packages.previous();
-    root.install(&previous);
-    check_installed(&root);
+    root.install(&packages.previous());
     let token = fs::read_to_string(root.path("etc/taskyard/token")).unwrap();
 
     let serving = root.serve();
@@ -252,6 +252,7 @@ fn the_package_is_installed_run_upgraded_removed_and_purged() {
     let changed = fs::read_to_string(&config).unwrap() + "metrics-tubes: 7\n";
     fs::write(&config, &changed).unwrap();
     root.install(&packages.next());
+    check_installed(&root);
     let version = concat!("Version: ", env!("CARGO_PKG_VERSION"), "\n");
     assert!(root.dpkg(&["--status", "taskyard"]).contains(version));
     assert_eq!(fs::read_to_string(&config).unwrap(), changed);
