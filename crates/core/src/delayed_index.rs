@@ -4,7 +4,7 @@
 //! in the same period, those that go first are found by one search, or by none if all or none of them do. Only the few chunks in
 //! which a period ends are compared task by task. So an answer costs a step for each chunk, and much less than that for each further
 //! task of the same command. The first answers cost more: each sorts a few chunks and compares the tasks of the others. Tubes that
-//! are never asked do not pay for an order.
+//! are never asked do not pay for an order. Nor are tasks of a chunk sorted by time before they are the next that are due.
 
 use std::cell::OnceCell;
 use std::collections::VecDeque;
@@ -32,11 +32,13 @@ pub(crate) struct DelayedIndex {
 
 #[derive(Debug)]
 struct Chunk {
-    /// The first and the last time, and keys that no task is before and behind: most chunks are not read for more than these.
-    dues: (Timestamp, Timestamp),
+    /// The tasks that are due first and last, and keys that no task is before and behind: most chunks are not read for more than these.
+    first: Delayed,
+    last: Delayed,
     ends: (OrderKey, OrderKey),
-    /// Ascending.
-    by_time: VecDeque<Delayed>,
+    /// In the order of their times if `is_ordered`.
+    tasks: VecDeque<Delayed>,
+    is_ordered: bool,
     /// The same tasks in the order of delivery, if they were asked for.
     keys: OnceCell<Vec<OrderKey>>,
 }
@@ -44,31 +46,27 @@ struct Chunk {
 impl DelayedIndex {
     /// The task that is due first.
     pub fn first(&self) -> Option<(Timestamp, TaskId)> {
-        self.chunks.front().map(|chunk| (chunk.by_time[0].0, chunk.by_time[0].1))
+        self.chunks.front().map(|chunk| (chunk.first.0, chunk.first.1))
     }
 
     /// Adds a task that is not here.
     pub fn insert(&mut self, due: Timestamp, id: TaskId, pri: u64) {
         let task = (due, id, pri);
         let mut at = self.chunk_of(&task);
-        let is_last = at + 1 >= self.chunks.len();
-        let Some(chunk) = self.chunks.get_mut(at) else {
-            return self.chunks.push_back(Chunk::new([task].into(), false));
+        let Some(chunk) = self.chunks.get(at) else {
+            return self.chunks.push_back(Chunk::new([task].into(), true, false));
         };
-        let is_full = chunk.by_time.len() == CHUNK_MAX;
-        if is_full && is_last && chunk.by_time.back().is_some_and(|last| *last < task) {
-            let is_sorted = chunk.is_sorted();
-            return self.chunks.push_back(Chunk::new([task].into(), is_sorted));
-        }
-        if is_full {
-            let second = chunk.by_time.split_off(CHUNK_MAX / 2);
-            let is_behind = second[0] <= task;
-            let is_sorted = chunk.is_sorted();
-            *chunk = Chunk::new(std::mem::take(&mut chunk.by_time), is_sorted);
-            self.chunks.insert(at + 1, Chunk::new(second, is_sorted));
+        if chunk.tasks.len() == CHUNK_MAX {
+            if at + 1 == self.chunks.len() && chunk.last < task {
+                let is_asked = chunk.is_asked();
+                return self.chunks.push_back(Chunk::new([task].into(), true, is_asked));
+            }
+            let second = self.chunks[at].split();
+            let is_behind = second.first <= task;
+            self.chunks.insert(at + 1, second);
             at += usize::from(is_behind);
         }
-        self.chunks[at].insert(task);
+        self.chunks[at].insert(task, at == 0);
     }
 
     /// Removes a task.
@@ -76,8 +74,8 @@ impl DelayedIndex {
         let task = (due, id, pri);
         let at = self.chunk_of(&task);
         let Some(chunk) = self.chunks.get_mut(at) else { return };
-        chunk.remove(&task);
-        match chunk.by_time.len() {
+        chunk.remove(&task, at == 0);
+        match chunk.tasks.len() {
             0 => _ = self.chunks.remove(at),
             1..32 => self.merge(at),
             _ => {}
@@ -97,9 +95,9 @@ impl DelayedIndex {
         let mut compared = vec![[0; DELAYED_PERIODS]; keys.len() + 1];
         for chunk in &self.chunks {
             steps::count(1);
-            let period = period_ends.partition_point(|end| *end < chunk.dues.0);
+            let period = period_ends.partition_point(|end| *end < chunk.first.0);
             let Some(end) = period_ends.get(period) else { break };
-            if chunk.dues.1 <= *end && chunk.can_search(&sorted, &mut sorts_left) {
+            if chunk.last.0 <= *end && chunk.can_search(&sorted, &mut sorts_left) {
                 let mut before = 0;
                 for (key, at) in &sorted {
                     before = chunk.before(before, *key);
@@ -107,7 +105,7 @@ impl DelayedIndex {
                 }
                 continue;
             }
-            for (due, id, pri) in &chunk.by_time {
+            for (due, id, pri) in &chunk.tasks {
                 steps::count(1);
                 let period = period_ends.partition_point(|end| end < due);
                 if period < DELAYED_PERIODS {
@@ -128,23 +126,24 @@ impl DelayedIndex {
 
     /// The last chunk that begins with this task or before it, or the first one.
     fn chunk_of(&self, task: &Delayed) -> usize {
-        let begins_before = |chunk: &Chunk| chunk.dues.0 < task.0 || chunk.by_time[0] <= *task;
+        let begins_before = |chunk: &Chunk| chunk.first <= *task;
         self.chunks.partition_point(begins_before).saturating_sub(1)
     }
 
     /// Joins a short chunk with a neighbour that is short too.
     fn merge(&mut self, at: usize) {
         for first in [at, at.saturating_sub(1)] {
-            let length = |at: usize| self.chunks.get(at).map(|chunk| chunk.by_time.len());
+            let length = |at: usize| self.chunks.get(at).map(|chunk| chunk.tasks.len());
             if let (Some(own), Some(next)) = (length(first), length(first + 1))
                 && own + next <= CHUNK_MAX / 2
                 && let Some(mut next) = self.chunks.remove(first + 1)
             {
                 let chunk = &mut self.chunks[first];
-                let is_sorted = chunk.is_sorted() && next.is_sorted();
-                let mut joined = std::mem::take(&mut chunk.by_time);
-                joined.append(&mut next.by_time);
-                *chunk = Chunk::new(joined, is_sorted);
+                let is_ordered = chunk.is_ordered && next.is_ordered;
+                let is_asked = chunk.is_asked() && next.is_asked();
+                let mut joined = std::mem::take(&mut chunk.tasks);
+                joined.append(&mut next.tasks);
+                *chunk = Chunk::new(joined, is_ordered, is_asked);
                 return;
             }
         }
@@ -153,27 +152,62 @@ impl DelayedIndex {
 
 impl Chunk {
     /// A chunk of these tasks, at least one.
-    fn new(by_time: VecDeque<Delayed>, is_sorted: bool) -> Self {
-        let (first, last) = (by_time[0], by_time[by_time.len() - 1]);
-        let mut ends = (key_of(&first), key_of(&first));
-        for task in &by_time {
-            ends = (ends.0.min(key_of(task)), ends.1.max(key_of(task)));
-        }
-        let chunk = Chunk { dues: (first.0, last.0), ends, by_time, keys: OnceCell::new() };
-        if is_sorted {
+    fn new(tasks: VecDeque<Delayed>, is_ordered: bool, is_asked: bool) -> Self {
+        let any = tasks[0];
+        let mut chunk = Chunk {
+            first: any,
+            last: any,
+            ends: (key_of(&any), key_of(&any)),
+            tasks,
+            is_ordered,
+            keys: OnceCell::new(),
+        };
+        chunk.find_ends();
+        if is_asked {
             chunk.sort();
         }
         chunk
     }
 
-    fn is_sorted(&self) -> bool {
+    /// Sets the first and the last task, and the ends of the keys.
+    fn find_ends(&mut self) {
+        for task in &self.tasks {
+            self.ends = (self.ends.0.min(key_of(task)), self.ends.1.max(key_of(task)));
+        }
+        self.find_first_and_last();
+    }
+
+    fn find_first_and_last(&mut self) {
+        let (first, last) = if self.is_ordered {
+            (self.tasks.front(), self.tasks.back())
+        } else {
+            (self.tasks.iter().min(), self.tasks.iter().max())
+        };
+        if let (Some(first), Some(last)) = (first, last) {
+            (self.first, self.last) = (*first, *last);
+        }
+    }
+
+    /// Takes out the half that is due later.
+    fn split(&mut self) -> Chunk {
+        let (half, is_asked) = (self.tasks.len() / 2, self.is_asked());
+        if !self.is_ordered {
+            self.tasks.make_contiguous().select_nth_unstable(half);
+        }
+        let second = Chunk::new(self.tasks.split_off(half), self.is_ordered, is_asked);
+        *self = Chunk::new(std::mem::take(&mut self.tasks), self.is_ordered, is_asked);
+        second
+    }
+
+    /// Whether it was asked for the order of delivery.
+    fn is_asked(&self) -> bool {
         self.keys.get().is_some()
     }
 
     /// The keys, in the order of delivery.
     fn sort(&self) -> &[OrderKey] {
         self.keys.get_or_init(|| {
-            let mut keys: Vec<_> = self.by_time.iter().map(key_of).collect();
+            let mut keys: Vec<_> = self.tasks.iter().map(key_of).collect();
             keys.sort_unstable();
             keys
         })
@@ -182,7 +216,7 @@ impl Chunk {
     /// Whether [`Chunk::before`] can count for these keys without more sorts than are left.
     fn can_search(&self, sorted: &[(OrderKey, usize)], sorts_left: &mut usize) -> bool {
         let is_within = |(key, _): &(OrderKey, usize)| *key > self.ends.0 && *key <= self.ends.1;
-        if self.is_sorted() || !sorted.iter().any(is_within) {
+        if self.is_asked() || !sorted.iter().any(is_within) {
             return true;
         }
         let can_sort = *sorts_left > 0;
@@ -196,31 +230,48 @@ impl Chunk {
             return 0;
         }
         if key > self.ends.1 {
-            return self.by_time.len();
+            return self.tasks.len();
         }
         let keys = &self.sort()[least..];
         steps::count(keys.len().checked_ilog2().map_or(0, |log| log as usize + 1));
         least + keys.partition_point(|own| *own < key)
     }
 
-    fn insert(&mut self, task: Delayed) {
-        let Err(place) = self.by_time.binary_search(&task) else { return };
+    /// Adds a task that is not here. A chunk whose tasks are the next that are due keeps its order.
+    fn insert(&mut self, task: Delayed, is_next: bool) {
         let key = key_of(&task);
         if let Some(keys) = self.keys.get_mut()
             && let Err(place) = keys.binary_search(&key)
         {
             keys.insert(place, key);
         }
-        self.by_time.insert(place, task);
-        self.dues = (self.dues.0.min(task.0), self.dues.1.max(task.0));
+        if self.is_ordered && is_next && task < self.last {
+            let (Ok(place) | Err(place)) = self.tasks.binary_search(&task);
+            self.tasks.insert(place, task);
+        } else {
+            self.is_ordered &= self.last < task;
+            self.tasks.push_back(task);
+        }
+        self.first = self.first.min(task);
+        self.last = self.last.max(task);
         self.ends = (self.ends.0.min(key), self.ends.1.max(key));
     }
 
-    fn remove(&mut self, task: &Delayed) {
-        let Ok(place) = self.by_time.binary_search(task) else { return };
-        self.by_time.remove(place);
-        if let (Some(first), Some(last)) = (self.by_time.front(), self.by_time.back()) {
-            self.dues = (first.0, last.0);
+    /// Removes a task. If the tasks are the next that are due, they are sorted for the removals that follow.
+    fn remove(&mut self, task: &Delayed, is_next: bool) {
+        if is_next && !self.is_ordered {
+            self.tasks.make_contiguous().sort_unstable();
+            self.is_ordered = true;
+        }
+        if self.is_ordered {
+            let Ok(place) = self.tasks.binary_search(task) else { return };
+            self.tasks.remove(place);
+        } else {
+            let Some(place) = self.tasks.iter().position(|own| own == task) else { return };
+            self.tasks.swap_remove_back(place);
+        }
+        if *task == self.first || *task == self.last {
+            self.find_first_and_last();
         }
         let Some(keys) = self.keys.get_mut() else { return };
         if let Ok(place) = keys.binary_search(&key_of(task)) {
@@ -242,11 +293,20 @@ impl DelayedIndex {
     /// Panics if it does not have exactly these tasks.
     pub fn audit(&self, mut tasks: Vec<Delayed>) {
         tasks.sort_unstable();
-        assert!(self.chunks.iter().flat_map(|chunk| &chunk.by_time).eq(&tasks), "{tasks:?}");
+        let ordered = |chunk: &Chunk| {
+            let mut tasks: Vec<_> = chunk.tasks.iter().copied().collect();
+            assert!(!chunk.is_ordered || tasks.is_sorted());
+            tasks.sort_unstable();
+            tasks
+        };
+        assert!(self.chunks.iter().flat_map(ordered).eq(tasks.iter().copied()), "{tasks:?}");
         for chunk in &self.chunks {
-            assert!((1..=CHUNK_MAX).contains(&chunk.by_time.len()));
-            let expected = Chunk::new(chunk.by_time.clone(), chunk.is_sorted());
-            assert_eq!((&expected.keys, expected.dues), (&chunk.keys, chunk.dues));
+            assert!((1..=CHUNK_MAX).contains(&chunk.tasks.len()));
+            let expected = Chunk::new(chunk.tasks.clone(), false, chunk.is_asked());
+            assert_eq!(
+                (&expected.keys, expected.first, expected.last),
+                (&chunk.keys, chunk.first, chunk.last)
+            );
             // The tasks at the ends may be gone.
             let ends = (expected.ends.0.min(chunk.ends.0), expected.ends.1.max(chunk.ends.1));
             assert_eq!(chunk.ends, ends);
