@@ -92,7 +92,7 @@ impl Order {
         if let Some(counts) = &mut self.counts {
             counts.remove(pri);
         }
-        let (is_empty, room) = (level.first().is_none(), level.queue.capacity());
+        let (is_empty, room) = (level.is_empty(), level.queue.capacity());
         // The only level stays: a tube that is often empty would allocate it again and again.
         if is_empty && (self.levels.len() > 1 || room > KEPT_WHEN_EMPTY) {
             self.levels.remove(&pri);
@@ -113,6 +113,11 @@ impl PriorityLevel {
         let (gone, returned) =
             self.exceptions().map_or((0, 0), |all| (all.gone.len(), all.returned.len()));
         self.queue.len() - gone + returned
+    }
+
+    /// Whether there are none; those that are gone are never alone in the queue.
+    fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.exceptions.is_none()
     }
 
     /// The number of tasks before this one.

@@ -46,8 +46,12 @@ impl ReadySet {
     pub fn insert(&mut self, key: OrderKey) {
         match self {
             ReadySet::Few(keys) => {
-                let Err(place) = keys.binary_search(&key) else { return };
-                keys.insert(place, key);
+                if keys.last().is_none_or(|last| *last < key) {
+                    keys.push(key);
+                } else {
+                    let Err(place) = keys.binary_search(&key) else { return };
+                    keys.insert(place, key);
+                }
                 if keys.len() > FEW {
                     let mut order = Order::default();
                     keys.iter().for_each(|key| order.insert(*key));

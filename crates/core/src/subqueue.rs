@@ -24,7 +24,7 @@ pub(crate) struct Subqueues {
     by_key: HashMap<Arc<str>, u32>,
     queues: Vec<Subqueue>,
     vacant: Vec<u32>,
-    heads: BTreeSet<(OrderKey, u32)>,
+    heads: BTreeSet<OrderKey>,
 }
 
 #[derive(Debug)]
@@ -69,8 +69,12 @@ impl Subqueues {
     }
 
     pub fn add_ready(&mut self, index: u32, key: OrderKey) {
-        self.queues[index as usize].ready.insert(key);
-        self.set_head(index);
+        let queue = &mut self.queues[index as usize];
+        queue.ready.insert(key);
+        // Nearly every task is added behind the first one.
+        if queue.head.is_none_or(|head| key < head) {
+            self.set_head(index);
+        }
     }
 
     pub fn remove_ready(&mut self, index: u32, key: OrderKey) {
@@ -92,13 +96,12 @@ impl Subqueues {
 
     /// The first ready task of all idle sub-queues.
     pub fn first(&self) -> Option<OrderKey> {
-        self.heads.first().map(|head| head.0)
+        self.heads.first().copied()
     }
 
     /// The first of them after this key.
     pub fn after(&self, key: OrderKey) -> Option<OrderKey> {
-        let behind = (Bound::Excluded((key, u32::MAX)), Bound::Unbounded);
-        self.heads.range(behind).next().map(|head| head.0)
+        self.heads.range((Bound::Excluded(key), Bound::Unbounded)).next().copied()
     }
 
     /// The number of ready tasks of a sub-queue before this key.
@@ -114,7 +117,7 @@ impl Subqueues {
     /// At most `window` upcoming ready tasks: first the heads, in order, then the tasks behind them
     /// and behind running tasks, as long as not too many sub-queues must be examined.
     pub fn upcoming(&self, window: usize) -> Vec<OrderKey> {
-        let mut next: Vec<OrderKey> = self.heads.iter().take(window).map(|head| head.0).collect();
+        let mut next: Vec<OrderKey> = self.heads.iter().take(window).copied().collect();
         if next.len() == window || self.queues.len() > SEARCHED {
             return next;
         }
@@ -159,10 +162,10 @@ impl Subqueues {
             return;
         }
         if let Some(old) = queue.head {
-            self.heads.remove(&(old, index));
+            self.heads.remove(&old);
         }
         if let Some(new) = head {
-            self.heads.insert((new, index));
+            self.heads.insert(new);
         }
         queue.head = head;
     }
@@ -180,7 +183,7 @@ impl Subqueues {
             assert_eq!(queue.key, *key);
             let head = queue.ready.first().filter(|_| queue.running == 0);
             assert_eq!(queue.head, head, "the head of {key}");
-            heads.extend(head.map(|head| (head, *index)));
+            heads.extend(head);
             all.insert(key.clone(), (queue.ready.iter().collect(), queue.running, queue.members));
         }
         assert_eq!(self.heads, heads);
