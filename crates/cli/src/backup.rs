@@ -35,7 +35,8 @@ const SYNC_BYTES: u64 = 32 << 20;
 Everything that was acknowledged before the command began is in the file: tubes, tasks in all
 states, done tasks, keys, failures, semaphores and schedules. The server goes on meanwhile; what
 clients change during the backup is not in it. Tasks of temporary tubes are not on disk, and not
-in the file.
+in the file. The numbers of tubes and tasks include the internal ones, whose names begin with
+`taskyard.`.
 
 The bytes go to FILE.partial, which gets its name when they are complete, verified and on disk. A
 backup that was killed leaves FILE.partial; the next one replaces it.
