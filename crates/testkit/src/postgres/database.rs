@@ -171,6 +171,9 @@ impl SharedDatabase for SharedPostgres {
     type Server = OwnCluster;
     const LEASES_INCREASE: bool = true;
     const TIMES_ARE_DOUBLES: bool = false;
+    /// Heartbeats have a connection of their own, which listens. After a reply the database waits, outside a transaction.
+    const PROTOCOL: Protocol =
+        Protocol { exempt: Some(b"LISTEN"), complete: Some(b"Z\0\0\0\x05I") };
 
     fn is_installed() -> bool {
         programs().is_some()
