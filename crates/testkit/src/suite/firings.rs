@@ -4,8 +4,6 @@
 //! put of the tasks, and what else the store asks. Each is interrupted before it, in its middle and before its last byte. A firing that is
 //! interrupted after its last step has ended, so the number of steps is found and not listed.
 
-use std::fmt::Debug;
-
 use taskyard_core::{CatchUp, Error, Overlap};
 
 use super::firing_field::{DUE, FiringField, Outcome, Which, run_now};
@@ -85,8 +83,8 @@ fn interrupt<D: SharedDatabase<Server: StormDatabase>>(
 }
 
 /// Panics unless this has happened.
-fn check(found: Outcome, expected: Outcome, point: impl Debug) {
-    assert_eq!(found, expected, "{point:?}");
+fn check(found: Outcome, expected: Outcome, StopPoint { step, portion, .. }: StopPoint) {
+    assert_eq!(found, expected, "step {step}, {portion:?}");
 }
 
 /// The connection of the server is lost, and it continues with another one.
@@ -134,15 +132,15 @@ pub fn a_killed_server_leaves_each_time_to_another<D: SharedDatabase<Server: Sto
     }
 }
 
-/// The database is killed. Its servers continue when it is there again, in turns with and without the one that was firing.
+/// The database is killed. When it is there again, the server that was firing continues after its requests; where the reply was on its
+/// way, it is killed as well, and the other one continues.
 pub fn a_killed_database_fires_each_time_once<D: SharedDatabase<Server: StormDatabase>>() {
     let Some(database) = D::server() else { return };
     let mut field = FiringField::<D>::new(database, CatchUp::All, Overlap::Allow);
     at_each_step(&mut field, Portions::LAST_BYTE, |field, point| {
         let is_stopped = interrupt(field, point, |field| {
             field.database.kill();
-            let continues = point.step / 2 % 2 == 0;
-            if continues {
+            if point.portion == Portion::AllButOne {
                 field.proxy.close_stopped();
                 field.database.start();
                 field.continue_with(Which::Faulty);
