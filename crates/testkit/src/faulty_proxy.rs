@@ -29,6 +29,13 @@ pub struct Protocol {
     pub exempt: Option<&'static [u8]>,
     /// The reply is complete when this has arrived; without it, when anything has.
     pub complete: Option<&'static [u8]>,
+    /// Whether replies name the port of the server, to which clients connect then. A [`StepProxy`](crate::step_proxy::StepProxy) names its own.
+    pub shows_port: bool,
+}
+
+impl Protocol {
+    /// No connection is left alone, and a reply is complete when anything has arrived.
+    pub const PLAIN: Protocol = Protocol { exempt: None, complete: None, shows_port: false };
 }
 
 /// After how many bytes connections are cut.

@@ -45,8 +45,8 @@ pub trait SharedDatabase: 'static {
     const LEASES_INCREASE: bool;
     /// Whether moments are kept as doubles, so that those beyond 2^53 microseconds never come.
     const TIMES_ARE_DOUBLES: bool;
-    /// Which connections are not those of batches, and what ends every reply where one may arrive in parts.
-    const PROTOCOL: Protocol = Protocol { exempt: None, complete: None };
+    /// Which connections are not those of batches, what ends every reply where one may arrive in parts, and what replies show.
+    const PROTOCOL: Protocol = Protocol::PLAIN;
 
     /// Whether the database is installed.
     fn is_installed() -> bool;

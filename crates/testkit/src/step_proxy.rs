@@ -1,6 +1,7 @@
 //! A proxy that stops a connection at a chosen step: before, in the middle or at the end of one request or one reply. What happens
 //! then is up to the test, which may close the connection, let it go on, or kill what is at either end.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -58,6 +59,8 @@ type Reached = Box<dyn FnOnce() + Send>;
 
 struct SharedSteps {
     protocol: Protocol,
+    /// How replies name the port of the server, and that of the proxy instead.
+    ports: Option<[String; 2]>,
     state: Mutex<StepState>,
     changed: Condvar,
 }
@@ -87,7 +90,13 @@ impl StepProxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("it has an address");
         let (state, changed) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(SharedSteps { protocol, state, changed });
+        let ports = match target {
+            Target::Port(port) if protocol.shows_port => {
+                Some([port, address.port()].map(|port| format!("\r\n:{port}\r\n")))
+            }
+            _ => None,
+        };
+        let shared = Arc::new(SharedSteps { protocol, ports, state, changed });
         let accepting = Arc::clone(&shared);
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -146,6 +155,19 @@ impl StepProxy {
 impl SharedSteps {
     fn state(&self) -> MutexGuard<'_, StepState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A reply that names the port of the proxy.
+    fn with_own_port<'a>(&self, reply: &'a [u8]) -> Cow<'a, [u8]> {
+        let Some([server, own]) = &self.ports else { return Cow::Borrowed(reply) };
+        let found = reply.windows(server.len()).position(|part| part == server.as_bytes());
+        match found {
+            None => Cow::Borrowed(reply),
+            Some(place) => {
+                let (before, after) = (&reply[..place], &reply[place + server.len()..]);
+                Cow::Owned([before, own.as_bytes(), after].concat())
+            }
+        }
     }
 
     /// Whether a reply is counted as a step and has not arrived in whole.
@@ -239,7 +261,8 @@ fn forward(mut client: TcpStream, mut server: Socket, shared: &Arc<SharedSteps>)
             if replies.is_partial(number, &bytes[..filled]) {
                 continue;
             }
-            if !replies.pass(number, &bytes[..filled], false, &mut replies_to) {
+            let reply = replies.with_own_port(&bytes[..filled]);
+            if !replies.pass(number, &reply, false, &mut replies_to) {
                 break;
             }
             filled = 0;
