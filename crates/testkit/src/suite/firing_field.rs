@@ -142,7 +142,7 @@ pub fn run_now(engine: &Engine, name: ScheduleName) -> Result<bool, Error> {
 
 impl<D: SharedDatabase<Server: StormDatabase>> FiringField<D> {
     /// Both servers and the schedule, in this database.
-    pub fn new(database: D::Server, catch_up: CatchUp, overlap: Overlap) -> Self {
+    pub fn new(database: D::Server) -> Self {
         let proxy = StepProxy::new(database.target(), D::PROTOCOL);
         let observer = RemoteStore::open(&database.url(), Clock::Caller).expect("the store opens");
         let tube = make_tube(&observer, TubeOptions::new(Kind::FifoTtl));
@@ -152,8 +152,8 @@ impl<D: SharedDatabase<Server: StormDatabase>> FiringField<D> {
             tube: tube.clone(),
             template: NewTask::new(Body::new(&[0xc0])),
             timing: RULE.into(),
-            catch_up,
-            overlap,
+            catch_up: CatchUp::All,
+            overlap: Overlap::Allow,
             until: None,
             paused: false,
             next: Some(moment(1)),
@@ -168,6 +168,14 @@ impl<D: SharedDatabase<Server: StormDatabase>> FiringField<D> {
         let by = database.url_by(proxy.address());
         let faulty = FiringServer::start::<D::Backend>(&by, NOW);
         FiringField { database, proxy, faulty, steady, observer, tube, name, times: 0, seen }
+    }
+
+    /// Changes what happens with times that were missed, and with those that come while an earlier task exists.
+    pub fn set_rules(&mut self, catch_up: CatchUp, overlap: Overlap) {
+        let schedule = StoredSchedule { catch_up, overlap, ..self.schedule() };
+        let set = ScheduleCommand::Set { schedule, only_new: false, keep_paused: false };
+        ask(&self.observer, command(set)).expect("it is set");
+        self.seen = self.schedule();
     }
 
     fn server(&self, which: Which) -> &FiringServer {

@@ -91,10 +91,11 @@ fn check(found: Outcome, expected: Outcome, StopPoint { step, portion, .. }: Sto
 pub fn a_server_that_loses_its_connection_fires_each_time_once<
     D: SharedDatabase<Server: StormDatabase>,
 >() {
+    let Some(database) = D::Server::steady() else { return };
+    let mut field = FiringField::<D>::new(database);
     for (catch_up, portions) in [(CatchUp::All, Portions::ALL), (CatchUp::Last, Portions::NOTHING)]
     {
-        let Some(database) = D::Server::steady() else { return };
-        let mut field = FiringField::<D>::new(database, catch_up, Overlap::Allow);
+        field.set_rules(catch_up, Overlap::Allow);
         at_each_step(&mut field, portions, |field, point| {
             let is_stopped = interrupt(field, point, |field| {
                 field.proxy.close_stopped();
@@ -108,11 +109,12 @@ pub fn a_server_that_loses_its_connection_fires_each_time_once<
 
 /// The server is killed, and another one continues. A consumer that waits there gets the first task, whichever of them has put it.
 pub fn a_killed_server_leaves_each_time_to_another<D: SharedDatabase<Server: StormDatabase>>() {
+    let Some(database) = D::Server::steady() else { return };
+    let mut field = FiringField::<D>::new(database);
     for (catch_up, portions) in
         [(CatchUp::All, Portions::OF_KILLED), (CatchUp::Last, Portions::NOTHING)]
     {
-        let Some(database) = D::Server::steady() else { return };
-        let mut field = FiringField::<D>::new(database, catch_up, Overlap::Allow);
+        field.set_rules(catch_up, Overlap::Allow);
         at_each_step(&mut field, portions, |field, point| {
             field.warm_up();
             check(field.look(&[]), Outcome { tasks: 1, fired: 1, skipped: 0 }, point);
@@ -136,7 +138,7 @@ pub fn a_killed_server_leaves_each_time_to_another<D: SharedDatabase<Server: Sto
 /// way, it is killed as well, and the other one continues.
 pub fn a_killed_database_fires_each_time_once<D: SharedDatabase<Server: StormDatabase>>() {
     let Some(database) = D::server() else { return };
-    let mut field = FiringField::<D>::new(database, CatchUp::All, Overlap::Allow);
+    let mut field = FiringField::<D>::new(database);
     at_each_step(&mut field, Portions::LAST_BYTE, |field, point| {
         let is_stopped = interrupt(field, point, |field| {
             field.database.kill();
@@ -160,7 +162,7 @@ pub fn a_killed_database_fires_each_time_once<D: SharedDatabase<Server: StormDat
 /// Then the first one goes on with what it knew, or is killed.
 pub fn a_server_that_was_overtaken_fires_nothing<D: SharedDatabase<Server: StormDatabase>>() {
     let Some(database) = D::Server::steady() else { return };
-    let mut field = FiringField::<D>::new(database, CatchUp::All, Overlap::Allow);
+    let mut field = FiringField::<D>::new(database);
     for is_killed in [false, true] {
         at_each_step(&mut field, Portions::NOTHING, |field, point| {
             let is_stopped = interrupt(field, point, |field| {
@@ -183,7 +185,8 @@ pub fn an_interrupted_firing_keeps_the_rule_of_overlaps<
     D: SharedDatabase<Server: StormDatabase>,
 >() {
     let Some(database) = D::Server::steady() else { return };
-    let mut field = FiringField::<D>::new(database, CatchUp::All, Overlap::Skip);
+    let mut field = FiringField::<D>::new(database);
+    field.set_rules(CatchUp::All, Overlap::Skip);
     for exists_before in [false, true] {
         at_each_step(&mut field, Portions::LAST_BYTE, |field, point| {
             field.warm_up();
@@ -208,9 +211,10 @@ pub fn an_interrupted_firing_keeps_the_rule_of_overlaps<
 /// A task is put outside the times of its schedule, and its server is killed or loses its connection. Each call has one answer, which
 /// agrees with what has happened; then another server fires.
 pub fn run_now_has_one_answer<D: SharedDatabase<Server: StormDatabase>>() {
+    let Some(database) = D::Server::steady() else { return };
+    let mut field = FiringField::<D>::new(database);
     for overlap in [Overlap::Allow, Overlap::Skip] {
-        let Some(database) = D::Server::steady() else { return };
-        let mut field = FiringField::<D>::new(database, CatchUp::All, overlap);
+        field.set_rules(CatchUp::All, overlap);
         at_each_step(&mut field, Portions::OF_KILLED, |field, point| {
             run_now_at(field, StopPoint { word: D::word_of(Request::ShowSchedule), ..point })
         });

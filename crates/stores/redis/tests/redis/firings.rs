@@ -10,9 +10,29 @@ mod on_a_cluster {
     use taskyard_testkit::faulty_proxy::{Protocol, Target};
     use taskyard_testkit::redis::{DURABLE, RedisInstance, SharedRedis, program};
     use taskyard_testkit::storm::StormDatabase;
+    use taskyard_testkit::suite::firings;
     use taskyard_testkit::{LossyPath, OwnServer, Request, SharedDatabase};
 
-    taskyard_testkit::firing_suite!(super::on_a_cluster::OneNode);
+    // A node takes two seconds to start, so its kills are left to the cases of a single Redis.
+    #[test]
+    fn a_server_that_loses_its_connection_fires_each_time_once() {
+        firings::a_server_that_loses_its_connection_fires_each_time_once::<OneNode>();
+    }
+
+    #[test]
+    fn a_killed_server_leaves_each_time_to_another() {
+        firings::a_killed_server_leaves_each_time_to_another::<OneNode>();
+    }
+
+    #[test]
+    fn a_server_that_was_overtaken_fires_nothing() {
+        firings::a_server_that_was_overtaken_fires_nothing::<OneNode>();
+    }
+
+    #[test]
+    fn an_interrupted_firing_keeps_the_rule_of_overlaps() {
+        firings::an_interrupted_firing_keeps_the_rule_of_overlaps::<OneNode>();
+    }
 
     /// A cluster of one node: a server does what it does on several, and all its steps are on one connection.
     struct OneNode(RedisInstance);
