@@ -85,7 +85,7 @@ struct ArmedStop {
 }
 
 impl StepProxy {
-    /// A proxy that stops nothing until it is told to.
+    /// A proxy that stops nothing until [`StepProxy::stop_at`] is called.
     pub fn new(target: Target, protocol: Protocol) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("it has an address");
