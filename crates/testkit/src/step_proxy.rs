@@ -25,9 +25,6 @@ pub enum Portion {
 }
 
 impl Portion {
-    /// All of them.
-    pub const ALL: [Portion; 3] = [Portion::Nothing, Portion::Half, Portion::AllButOne];
-
     fn of(self, bytes: usize) -> usize {
         match self {
             Portion::Nothing => 0,

@@ -30,8 +30,11 @@ struct Portions {
 }
 
 impl Portions {
-    /// For connections that are lost: a part of a reply arrives.
-    const ALL: Self = Portions { of_requests: &Portion::ALL, of_replies: &Portion::ALL };
+    /// For connections that are lost: a part of a reply arrives. Before a request arrives, nothing has happened since the reply before.
+    const OF_LOST: Self = Portions {
+        of_requests: &[Portion::Half, Portion::AllButOne],
+        of_replies: &[Portion::Nothing, Portion::Half],
+    };
     /// Between two steps.
     const NOTHING: Self =
         Portions { of_requests: &[Portion::Nothing], of_replies: &[Portion::Nothing] };
@@ -93,7 +96,8 @@ pub fn a_server_that_loses_its_connection_fires_each_time_once<
 >() {
     let Some(database) = D::Server::steady() else { return };
     let mut field = FiringField::<D>::new(database);
-    for (catch_up, portions) in [(CatchUp::All, Portions::ALL), (CatchUp::Last, Portions::NOTHING)]
+    for (catch_up, portions) in
+        [(CatchUp::All, Portions::OF_LOST), (CatchUp::Last, Portions::NOTHING)]
     {
         field.set_rules(catch_up, Overlap::Allow);
         at_each_step(&mut field, portions, |field, point| {

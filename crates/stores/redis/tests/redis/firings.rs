@@ -29,11 +29,6 @@ mod on_a_cluster {
         firings::a_server_that_was_overtaken_fires_nothing::<OneNode>();
     }
 
-    #[test]
-    fn an_interrupted_firing_keeps_the_rule_of_overlaps() {
-        firings::an_interrupted_firing_keeps_the_rule_of_overlaps::<OneNode>();
-    }
-
     /// A cluster of one node: a server does what it does on several, and all its steps are on one connection.
     struct OneNode(RedisInstance);
 
