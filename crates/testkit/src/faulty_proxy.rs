@@ -29,6 +29,13 @@ pub struct Protocol {
     pub exempt: Option<&'static [u8]>,
     /// The reply is complete when this has arrived; without it, when anything has.
     pub complete: Option<&'static [u8]>,
+    /// Whether replies name the port of the server, to which clients connect then. A [`StepProxy`](crate::step_proxy::StepProxy) names its own.
+    pub shows_port: bool,
+}
+
+impl Protocol {
+    /// No connection is left alone, and a reply is complete when anything has arrived.
+    pub const PLAIN: Protocol = Protocol { exempt: None, complete: None, shows_port: false };
 }
 
 /// After how many bytes connections are cut.
@@ -178,6 +185,7 @@ impl ProxyState {
 
 /// Forwards one connection in both directions, each on a thread of its own.
 fn forward(client: TcpStream, server: Socket, state: &Arc<ProxyState>) {
+    forward_at_once(&client);
     let mut rng = state.rng.lock().unwrap_or_else(PoisonError::into_inner);
     let left = AtomicUsize::new(rng.usize(state.rule.bytes.clone()));
     let (withheld, is_cut) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -245,32 +253,41 @@ fn forward_replies(
     let _ = client.shutdown(Shutdown::Both);
 }
 
-fn contains(bytes: &[u8], word: &[u8]) -> bool {
+/// Sends small parts without waiting for the receipt of earlier ones, which takes 40 ms.
+pub(crate) fn forward_at_once(stream: &TcpStream) {
+    stream.set_nodelay(true).expect("a socket");
+}
+
+pub(crate) fn contains(bytes: &[u8], word: &[u8]) -> bool {
     bytes.windows(word.len()).any(|part| part == word)
 }
 
 /// A connection to the server.
-enum Socket {
+pub(crate) enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
 impl Socket {
-    fn connect(target: &Target) -> std::io::Result<Self> {
+    pub(crate) fn connect(target: &Target) -> std::io::Result<Self> {
         match target {
-            Target::Port(port) => TcpStream::connect(("127.0.0.1", *port)).map(Socket::Tcp),
+            Target::Port(port) => {
+                let stream = TcpStream::connect(("127.0.0.1", *port))?;
+                forward_at_once(&stream);
+                Ok(Socket::Tcp(stream))
+            }
             Target::Socket(path) => UnixStream::connect(path).map(Socket::Unix),
         }
     }
 
-    fn try_clone(&self) -> Self {
+    pub(crate) fn try_clone(&self) -> Self {
         match self {
             Socket::Tcp(stream) => Socket::Tcp(stream.try_clone().expect("a socket")),
             Socket::Unix(stream) => Socket::Unix(stream.try_clone().expect("a socket")),
         }
     }
 
-    fn shutdown(&self) {
+    pub(crate) fn shutdown(&self) {
         let _ = match self {
             Socket::Tcp(stream) => stream.shutdown(Shutdown::Both),
             Socket::Unix(stream) => stream.shutdown(Shutdown::Both),

@@ -17,6 +17,7 @@ pub mod same_keys;
 #[cfg(feature = "server")]
 pub mod server;
 pub mod server_process;
+pub mod step_proxy;
 pub mod storm;
 pub mod suite;
 pub mod tarantool;
@@ -27,7 +28,7 @@ use taskyard_conformance::block_on;
 use taskyard_core::TubeName;
 use taskyard_store::remote::{Backend, Clock, RemoteStore};
 
-use faulty_proxy::FaultyProxy;
+use faulty_proxy::{FaultyProxy, Protocol};
 
 pub use ports::free_port;
 pub use taskyard_conformance::{random, skipped};
@@ -44,6 +45,8 @@ pub trait SharedDatabase: 'static {
     const LEASES_INCREASE: bool;
     /// Whether moments are kept as doubles, so that those beyond 2^53 microseconds never come.
     const TIMES_ARE_DOUBLES: bool;
+    /// Which connections are not those of batches, what ends every reply where one may arrive in parts, and what replies show.
+    const PROTOCOL: Protocol = Protocol::PLAIN;
 
     /// Whether the database is installed.
     fn is_installed() -> bool;
@@ -125,4 +128,8 @@ pub enum Request {
     ShowTube,
     /// All tubes are listed.
     ListTubes,
+    /// The schedules that are due are read.
+    DueSchedules,
+    /// One schedule is shown.
+    ShowSchedule,
 }

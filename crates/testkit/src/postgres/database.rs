@@ -171,6 +171,9 @@ impl SharedDatabase for SharedPostgres {
     type Server = OwnCluster;
     const LEASES_INCREASE: bool = true;
     const TIMES_ARE_DOUBLES: bool = false;
+    /// Heartbeats have a connection of their own, which listens. After a reply the database waits, outside a transaction.
+    const PROTOCOL: Protocol =
+        Protocol { exempt: Some(b"LISTEN"), complete: Some(b"Z\0\0\0\x05I"), shows_port: false };
 
     fn is_installed() -> bool {
         programs().is_some()
@@ -191,7 +194,7 @@ impl SharedDatabase for SharedPostgres {
     fn lossy_path() -> LossyPath<Database> {
         let part = Database::new();
         // The connection with the heartbeat is left alone.
-        let protocol = Protocol { exempt: Some(b"LISTEN"), complete: Some(b"COMMIT\0") };
+        let protocol = Protocol { complete: Some(b"COMMIT\0"), ..Self::PROTOCOL };
         let proxy = FaultyProxy::new(Target::Socket(cluster().socket()), protocol);
         let password = in_url(cluster().password());
         let url = format!("postgres://postgres:{password}@{}/{}", proxy.address(), part.name);

@@ -75,6 +75,8 @@ impl SharedDatabase for SharedRedis {
             Request::Join => b"\r\njoin\r\n",
             Request::Leave => b"\r\nleave\r\n",
             Request::ListTubes => b"\r\ntubes\r\n",
+            Request::DueSchedules => b"\r\nschedule_due\r\n",
+            Request::ShowSchedule => b"\r\nschedule_get\r\n",
         }
     }
 

@@ -16,6 +16,8 @@ pub mod load;
 pub mod schedules;
 #[cfg(feature = "storm")]
 pub mod server;
+#[cfg(feature = "storm")]
+pub mod steps;
 
 use std::future::Future;
 use std::net::SocketAddr;

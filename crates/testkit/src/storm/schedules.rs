@@ -23,7 +23,7 @@ const KILLS: usize = 5;
 /// At most so many tasks are put between a start and the next kill.
 const TASKS_MAX: usize = 20;
 /// Longer than any time between two fires.
-const WAIT: Duration = Duration::from_secs(30);
+pub const WAIT: Duration = Duration::from_secs(30);
 
 /// Runs the storm on these servers, and checks all times and tasks at its end.
 pub async fn fire_each_time_once<S: Fn() -> ServerProcess>(mut servers: KilledServers<S>) {

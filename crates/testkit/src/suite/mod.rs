@@ -1,4 +1,4 @@
-//! The suite of stores that servers share: kills, lost replies, several servers, exact values, positions in large tubes; and storms on their servers.
+//! The suite of stores that servers share: kills, lost replies, interrupted firings of schedules, several servers, exact values, positions in large tubes; and storms on their servers.
 //!
 //! A case is a function over [`SharedDatabase`](crate::SharedDatabase); each database runs all of them by one macro per file. What
 //! only one database can do wrong is tested beside its store.
@@ -6,6 +6,10 @@
 #![expect(missing_docs, reason = "the name of a case says what it is about")]
 
 pub mod exact;
+#[cfg(feature = "engine")]
+mod firing_field;
+#[cfg(feature = "engine")]
+pub mod firings;
 pub mod kills;
 pub mod lost_replies;
 pub mod positions;

@@ -22,7 +22,7 @@ use crate::storm::judge::{self, wait_for_returns};
 use crate::storm::live_servers::LiveServers;
 use crate::storm::load::{Finishes, PLAIN, ServerFate, StormLoad, TUBES, create_tubes, tube};
 use crate::storm::server::StormServer;
-use crate::storm::{StormDatabase, keys, run, schedules};
+use crate::storm::{StormDatabase, keys, run, schedules, steps};
 use crate::{OwnServer, SharedDatabase};
 
 /// How many replies arrive before and after each fault.
@@ -147,6 +147,16 @@ pub fn killed_servers_fire_each_time_once<D: SharedDatabase<Server: StormDatabas
 ) {
     with_steady::<D>(binary, async |field| {
         schedules::fire_each_time_once(KilledServers::new(2, || field.start())).await;
+        field.audit(&[schedules::TUBE]);
+    });
+}
+
+/// The process of a server is killed before the end of each of its requests for a firing, and before each reply.
+pub fn servers_killed_at_each_step_fire_each_time_once<D: SharedDatabase<Server: StormDatabase>>(
+    binary: Binary,
+) {
+    with_steady::<D>(binary, async |field| {
+        steps::kill_at_each_step::<D>(&field.database, binary).await;
         field.audit(&[schedules::TUBE]);
     });
 }
@@ -372,6 +382,7 @@ crate::suite::suite! {
     storm_suite, storms, $:
     killed_servers_lose_no_task
     killed_servers_fire_each_time_once
+    servers_killed_at_each_step_fire_each_time_once
     killed_servers_add_each_key_once
     closed_connections_are_opened_again
     interrupted_replies_leave_no_task_behind

@@ -8,6 +8,7 @@ mod connections;
 mod crash;
 mod done;
 mod exact;
+mod firings;
 mod functions;
 mod health;
 mod keys;

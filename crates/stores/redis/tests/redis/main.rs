@@ -7,6 +7,7 @@ mod done;
 mod exact;
 mod failures;
 mod failures_stored;
+mod firings;
 mod fixture;
 mod format_upgrade;
 mod keys;

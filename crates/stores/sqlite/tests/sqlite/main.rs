@@ -15,6 +15,8 @@ mod crash;
 mod damage;
 // Failed commits, full disks, folders that must not be opened.
 mod failure;
+// Interruptions of firings of schedules.
+mod firings;
 // Batches that are in the journal only.
 mod journal;
 // The same for keys and semaphores.

@@ -1,0 +1,3 @@
+//! Interruptions at each step of a firing of a schedule.
+
+taskyard_testkit::firing_suite!(taskyard_testkit::tarantool::SharedTarantool);
