@@ -397,7 +397,9 @@ mod tests {
                 page[random.usize(0..600)] = random.u8(..);
             }
             let rows = leaf(&page, true, &mut |row| match row {
-                PageRow::Local(task) => task.subqueue.is_none_or(|key| key.len() < PAGE).then_some(()),
+                PageRow::Local(task) => {
+                    task.subqueue.is_none_or(|key| key.len() < PAGE).then_some(())
+                }
                 PageRow::Other(_) => Some(()),
             });
             *if rows.is_some() { &mut read } else { &mut refused } += 1;

@@ -19,6 +19,7 @@ DROP FUNCTION IF EXISTS taskyard.ready_in_window(bigint[], bigint[], float8[], i
 DROP FUNCTION IF EXISTS taskyard.subqueue_position(integer, text, bigint, bigint, bigint);
 DROP FUNCTION IF EXISTS taskyard.ready_estimated(integer, bigint, bigint);
 DROP FUNCTION IF EXISTS taskyard.ready_estimated(integer, bigint, bigint, bigint, bigint, bigint);
+DROP FUNCTION IF EXISTS taskyard.ready_estimated(integer, bigint, bigint, bigint, bigint, bigint, boolean);
 
 -- Where in its part a sample is, from 0 to 1: irregular, but always the same.
 CREATE OR REPLACE FUNCTION taskyard.shift(_n bigint) RETURNS float8
@@ -165,35 +166,38 @@ LANGUAGE sql IMMUTABLE AS $$
     SELECT least(1e8, 256 * _noise + sqrt((256 * _noise) ^ 2 + 512 * _unseen))
 $$;
 
--- How many ready tasks are before a place, of which _before are before an earlier one, and whether that is exact, if _before is. Those of a short
--- tube and at both ends of a long one are counted; between them they are estimated. The bound of the error has two parts, of which
+-- How many ready tasks are before a place, of which _before are before an earlier one, and whether that is exact, if _before is; there are at
+-- least _least. At both ends of a tube they are counted, between them estimated. The bound of the error has two parts, of which
 -- one rarely is large when the other is. One is three standard errors. The other is for what no window has hit: the tasks of up to four parts
 -- between windows, however they are distributed (with more, all windows miss them in less than e^-4 of all cases). The estimate is wrong by at
 -- most 5 % if the bound is at most a 21st of it. A first look with few windows says how many are necessary; if counting the tasks, from the
 -- earlier place or from the end, costs less than these (about as much as a window for 100 tasks), they are counted.
 CREATE OR REPLACE FUNCTION taskyard.ready_estimated(
-    _number integer, _pri bigint, _id bigint, _from_pri bigint, _from_id bigint, _before bigint, _is_exact boolean,
+    _number integer, _pri bigint, _id bigint, _from_pri bigint, _from_id bigint, _before bigint, _least bigint, _is_exact boolean,
     OUT ahead bigint, OUT is_exact boolean)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     _ranges record := taskyard.ready_ranges(_number, _pri, _id);
     _all bigint;
     _size bigint;
-    _windows integer := 24;
+    _windows integer := 40;
     _is_look boolean := true;
-    _least bigint := _before;
-    _count bigint;
     _sample record;
     _noise float8;
     _unseen float8;
 BEGIN
-    -- A window has 16 rows if all tasks are in the ranges.
-    SELECT sum(c.ready), ceil(16 * greatest(_ranges.length / greatest(sum(c.ready + c.passed + c.taken + c.delayed + c.buried), 1)::float8, 1))
+    -- A window has 12 rows if all tasks are in the ranges.
+    SELECT sum(c.ready), ceil(12 * greatest(_ranges.length / greatest(sum(c.ready + c.passed + c.taken + c.delayed + c.buried), 1)::float8, 1))
         INTO _all, _size FROM taskyard.count c WHERE c.tube = _number;
     -- Few ids are behind the place, as behind that of a task that was just put.
     IF _ranges.is_behind AND _ranges.length <= {{AHEAD_COUNTED_MAX}} THEN
         ahead := _all - taskyard.ready_counted(_number, _pri, _id, 9223372036854775807, 9223372036854775807);
         is_exact := true;
+        RETURN;
+    END IF;
+    IF _all <= {{AHEAD_COUNTED_MAX}} THEN
+        ahead := _before + taskyard.ready_between(_number, _from_pri, _from_id, _pri, _id, _all);
+        is_exact := _is_exact;
         RETURN;
     END IF;
     is_exact := false;
@@ -203,14 +207,14 @@ BEGIN
         ahead := least(greatest(ahead, _least, 1), _all);
         _noise := (3 * _sample.error / greatest(ahead, 1)) ^ 2 * _windows;
         _unseen := (4 * _ranges.length / greatest(ahead, 1)) ^ 2;
-        IF _is_look AND ahead - _before < 8 * {{AHEAD_COUNTED_MAX}} THEN
-            _count := taskyard.ready_between(_number, _from_pri, _from_id, _pri, _id, {{AHEAD_COUNTED_MAX}});
-            _least := _before + _count;
-            IF _count < {{AHEAD_COUNTED_MAX}} THEN
+        IF _is_look AND _least < _before + {{AHEAD_COUNTED_MAX}} AND ahead - _before < 8 * {{AHEAD_COUNTED_MAX}} THEN
+            _least := _before + taskyard.ready_between(_number, _from_pri, _from_id, _pri, _id, {{AHEAD_COUNTED_MAX}});
+            IF _least < _before + {{AHEAD_COUNTED_MAX}} THEN
                 ahead := _least;
                 is_exact := _is_exact;
                 RETURN;
             END IF;
+            ahead := greatest(ahead, _least);
         ELSIF _noise / _windows + _unseen / _windows::float8 ^ 2 <= 1 / 21.0 ^ 2 THEN
             RETURN;
         END IF;
@@ -228,18 +232,26 @@ BEGIN
     END IF;
 END $$;
 
--- How many ready tasks are before a place, of which _before are before an earlier one, and whether that is exact, if _before is. Next to
--- the earlier place they are counted at once.
+-- How many ready tasks are before a place, of which _before are before an earlier one, and whether that is exact, if _before is. A few
+-- are counted; if there are more, they are estimated. Far from the beginning of the tube a count of more than some hundred is likely in vain.
 CREATE OR REPLACE FUNCTION taskyard.ready_ahead(
     _number integer, _pri bigint, _id bigint, _from_pri bigint, _from_id bigint, _before bigint, _is_exact boolean,
     OUT ahead bigint, OUT is_exact boolean)
 LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    _count bigint;
+    _limit bigint;
 BEGIN
-    ahead := _before + taskyard.ready_between(_number, _from_pri, _from_id, _pri, _id, 64);
-    is_exact := _is_exact;
-    IF ahead = _before + 64 THEN
-        SELECT e.ahead, e.is_exact INTO ahead, is_exact
-            FROM taskyard.ready_estimated(_number, _pri, _id, _from_pri, _from_id, _before, _is_exact) e;
+    FOREACH _limit IN ARRAY CASE WHEN _before = 0 THEN ARRAY[64, 640] ELSE ARRAY[64, {{AHEAD_COUNTED_MAX}}] END LOOP
+        _count := taskyard.ready_between(_number, _from_pri, _from_id, _pri, _id, _limit);
+        EXIT WHEN _count < _limit;
+    END LOOP;
+    IF _count < _limit THEN
+        ahead := _before + _count;
+        is_exact := _is_exact;
+    ELSE
+        SELECT e.ahead, e.is_exact INTO ahead, is_exact FROM taskyard.ready_estimated(
+            _number, _pri, _id, _from_pri, _from_id, _before, _before + _count, _is_exact) e;
     END IF;
 END $$;
 
@@ -269,7 +281,7 @@ BEGIN
             SELECT ARRAY[t.pri, t.id] INTO last FROM taskyard.task t
                 WHERE t.tube = _number AND t.subqueue = _key AND t.state < 1
                 ORDER BY t.state, t.pri, t.id OFFSET {{SUBQUEUE_COUNTED_MAX}} - 1 LIMIT 1;
-            last := last || (taskyard.ready_estimated(_number, last[1], last[2], -9223372036854775808, -1, 0, true)).ahead;
+            last := last || (taskyard.ready_estimated(_number, last[1], last[2], -9223372036854775808, -1, 0, {{AHEAD_COUNTED_MAX}}, true)).ahead;
         END IF;
         ahead := round(ahead * greatest(_ready::float8 / greatest(last[3], ahead), 1));
     END IF;
