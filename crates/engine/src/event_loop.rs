@@ -499,14 +499,16 @@ impl EventLoop {
                 let latencies = self.series.as_ref().map(Collector::latencies);
                 drop(reply.send(latencies.unwrap_or_default()));
             }
-            Query::Failures(reply) => {
-                drop(reply.send(self.series.as_ref().map(Collector::failures)));
+            Query::TubeFigures(reply) => {
+                let wall = self.timeline.to_wall(self.now);
+                drop(reply.send(self.series.as_mut().map(|series| series.figures(wall))));
             }
             Query::Forecast(request, reply) => drop(reply.send(self.forecast(&request))),
             Query::Drains(tubes, reply) => drop(reply.send(self.forecast_drains(&tubes))),
             Query::Calibrated(reply) => {
-                let counts = self.series.as_ref().map(Collector::calibrated);
-                drop(reply.send(counts.unwrap_or_default()));
+                drop(
+                    reply.send(self.series.as_ref().map(Collector::calibrated).unwrap_or_default()),
+                );
             }
             Query::Workers(holding, reply) => drop(reply.send(self.list_workers(holding.as_ref()))),
             Query::Schedules(names, reply) => drop(reply.send(self.scheduler.notes_of(&names))),

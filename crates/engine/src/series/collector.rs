@@ -11,7 +11,7 @@ use taskyard_core::{
 use super::notes::{LatestTube, Note, NotedFinish, NotedTube, Notes};
 use super::registry::{SeriesRegistry, TubeNumber};
 use super::sampling::Sampling;
-use super::{Series, SeriesRequest, TubeLatency};
+use super::{Series, SeriesRequest, TubeFigures, TubeLatency};
 
 /// The series, and what is needed to feed them. Moments are of the engine's time, except those
 /// called `wall`.
@@ -174,9 +174,10 @@ impl Collector {
         self.registry.latencies()
     }
 
-    /// The number of failed deliveries of each tube since its series began.
-    pub fn failures(&self) -> BTreeMap<TubeName, u64> {
-        self.registry.failures()
+    /// What the series of each tube say about it now.
+    pub fn figures(&mut self, wall: Timestamp) -> BTreeMap<TubeName, TubeFigures> {
+        self.registry.advance(wall);
+        self.registry.figures()
     }
 
     fn schedule(&mut self, Moment { now, wall }: Moment) {
