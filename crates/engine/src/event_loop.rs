@@ -487,13 +487,10 @@ impl EventLoop {
             }
             Query::Series { request, observes, reply } => {
                 let moment = self.timeline.moment(self.now);
-                let found = self.series.as_mut().and_then(|series| {
-                    if observes {
-                        series.note_observed(moment.now);
-                    }
-                    series.series(moment, &request)
-                });
-                drop(reply.send(found));
+                let series = self.series.as_mut();
+                drop(
+                    reply.send(series.and_then(|series| series.series(moment, &request, observes))),
+                );
             }
             Query::Latencies(reply) => {
                 let latencies = self.series.as_ref().map(Collector::latencies);
@@ -506,9 +503,8 @@ impl EventLoop {
             Query::Forecast(request, reply) => drop(reply.send(self.forecast(&request))),
             Query::Drains(tubes, reply) => drop(reply.send(self.forecast_drains(&tubes))),
             Query::Calibrated(reply) => {
-                drop(
-                    reply.send(self.series.as_ref().map(Collector::calibrated).unwrap_or_default()),
-                );
+                let counts = self.series.as_ref().map(Collector::calibrated);
+                drop(reply.send(counts.unwrap_or_default()));
             }
             Query::Workers(holding, reply) => drop(reply.send(self.list_workers(holding.as_ref()))),
             Query::Schedules(names, reply) => drop(reply.send(self.scheduler.notes_of(&names))),

@@ -117,13 +117,17 @@ impl Collector {
         self.sampling.commands(now, &self.registry)
     }
 
-    /// A caller looks at a series.
-    pub fn note_observed(&mut self, now: Timestamp) {
-        self.sampling.note_observed(now);
-    }
-
-    /// A part of a series. `None` for a tube that has none.
-    pub fn series(&mut self, moment: Moment, request: &SeriesRequest) -> Option<Series> {
+    /// A part of a series, for a caller that `observes` or not: for one that does, tasks are counted
+    /// for a while. `None` for a tube that has none.
+    pub fn series(
+        &mut self,
+        moment: Moment,
+        request: &SeriesRequest,
+        observes: bool,
+    ) -> Option<Series> {
+        if observes {
+            self.sampling.note_observed(moment.now);
+        }
         self.registry.advance(moment.wall);
         self.schedule(moment);
         self.registry.series(request)

@@ -301,10 +301,11 @@ impl SeriesRegistry {
 
     /// What the series of each tube that has some say about it now.
     pub fn figures(&self) -> BTreeMap<TubeName, TubeFigures> {
-        let to = self.seconds.current();
-        let from = to.saturating_sub(RECENT_SECONDS);
+        let now = self.seconds.current();
         let with_series = self.tubes.iter().flatten().filter_map(|known| {
-            Some((known.name.clone(), known.series.as_ref()?.figures(from..to)))
+            // Later seconds have no durations.
+            let seconds = now.saturating_sub(RECENT_SECONDS)..now.min(known.used + 1);
+            Some((known.name.clone(), known.series.as_ref()?.figures(seconds)))
         });
         with_series.collect()
     }
