@@ -1,4 +1,4 @@
-//! Done tasks that a tube keeps: takes and acks with them, compared with those without, on the embedded store and PostgreSQL.
+//! Done tasks that a tube keeps: takes and acks with them, compared with those without, on each store.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,22 +8,61 @@ use taskyard::{Client, Kind, TubeOptions};
 
 use super::load::{self, Load, Measured, TUBE};
 use super::report::{Report, Row, Target};
-use super::{Size, postgres, store_in};
+use super::served::{ServedStore, StoreKind};
+use super::{Size, postgres};
 
 /// Turns of a comparison.
 const TURNS: usize = 8;
 
-pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
-    let load = Load { clients: 256, batch: 1, tasks: size.tasks / 10 };
-    let (plain, keeping) = (store_in(folder, "plain"), store_in(folder, "keeping"));
-    keep_done(report, "SQLite", &plain, &keeping, load).await?;
-    if let Some(database) = postgres::database(folder, None)? {
+/// Measures these stores; none stands for all that are durable.
+pub async fn measure(
+    report: &mut Report,
+    folder: &Path,
+    size: Size,
+    only: &[StoreKind],
+) -> Result<()> {
+    let is_wanted = |kind: &StoreKind| match only {
+        [] => *kind != StoreKind::Memory,
+        only => only.contains(kind),
+    };
+    for kind in StoreKind::ALL.into_iter().filter(is_wanted) {
+        let Some(stores) = StorePair::start(kind, folder)? else { continue };
         // A database finishes fewer tasks in a second; these are still more than are kept.
-        let load = Load { tasks: load.tasks / 5, ..load };
-        let (plain, keeping) = (database.another("plain")?, database.another("keeping")?);
-        keep_done(report, "PostgreSQL", &plain, &keeping, load).await?;
+        let tasks = if kind.is_embedded() { size.tasks / 10 } else { size.tasks / 50 };
+        let load = Load { clients: 256, batch: 1, tasks };
+        keep_done(report, kind.name(), &stores.plain, &stores.keeping, load).await?;
     }
     Ok(())
+}
+
+/// The URLs of two empty stores of one kind.
+struct StorePair {
+    plain: String,
+    keeping: String,
+    /// Their servers, which end with this.
+    _servers: Vec<ServedStore>,
+}
+
+impl StorePair {
+    /// `None` with a note if their database is not installed.
+    fn start(kind: StoreKind, folder: &Path) -> Result<Option<Self>> {
+        if kind == StoreKind::Postgres {
+            let Some(database) = postgres::database(folder, None)? else { return Ok(None) };
+            let (plain, keeping) = (database.another("plain")?, database.another("keeping")?);
+            let servers = vec![ServedStore::Postgres(database)];
+            return Ok(Some(StorePair { plain, keeping, _servers: servers }));
+        }
+        let start = |name: &str| {
+            let folder = folder.join(name);
+            std::fs::create_dir_all(&folder)?;
+            ServedStore::start(kind, &folder)
+        };
+        let Some(plain) = start("plain")? else { return Ok(None) };
+        let Some(keeping) = start("keeping")? else { return Ok(None) };
+        let (plain_url, keeping_url) = (plain.url(), keeping.url());
+        let servers = vec![plain, keeping];
+        Ok(Some(StorePair { plain: plain_url, keeping: keeping_url, _servers: servers }))
+    }
 }
 
 /// Takes and acks with and without `keep_done`, in turns. Each turn finishes more tasks than are kept, so that the
@@ -76,11 +115,10 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn both_rates_are_measured() {
         let folder = tempfile::tempdir().unwrap();
-        let (plain, keeping) =
-            (store_in(folder.path(), "plain"), store_in(folder.path(), "keeping"));
+        let stores = StorePair::start(StoreKind::Sqlite, folder.path()).unwrap().unwrap();
         let mut report = Report::default();
         let load = Load { clients: 4, batch: 1, tasks: 100 };
-        keep_done(&mut report, "SQLite", &plain, &keeping, load).await.unwrap();
+        keep_done(&mut report, "SQLite", &stores.plain, &stores.keeping, load).await.unwrap();
         let expected = [
             "take + ack with keep_done, SQLite",
             "take + ack, SQLite: processor time",

@@ -232,7 +232,7 @@ impl Part {
             Part::Memory => memory::measure(report, size).await?,
             Part::Cost => cost::measure(report, size).await?,
             Part::Backlog => backlog::measure(report, folder, size).await?,
-            Part::KeepDone => keep_done::measure(report, folder, size).await?,
+            Part::KeepDone => keep_done::measure(report, folder, size, &args.served.store).await?,
             Part::Records => records::measure(report, folder, size).await?,
             Part::Keys => keys::measure(report, folder, size).await?,
             Part::Estimates => estimates::measure(report, size),

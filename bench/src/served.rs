@@ -32,7 +32,8 @@ pub enum StoreKind {
 }
 
 impl StoreKind {
-    const ALL: [StoreKind; 5] = [
+    /// All of them.
+    pub const ALL: [StoreKind; 5] = [
         StoreKind::Memory,
         StoreKind::Sqlite,
         StoreKind::Postgres,
@@ -40,7 +41,13 @@ impl StoreKind {
         StoreKind::Tarantool,
     ];
 
-    fn name(self) -> &'static str {
+    /// Whether it is in the process that uses it.
+    pub fn is_embedded(self) -> bool {
+        matches!(self, StoreKind::Memory | StoreKind::Sqlite)
+    }
+
+    /// How the report names it.
+    pub fn name(self) -> &'static str {
         match self {
             StoreKind::Memory => "memory",
             StoreKind::Sqlite => "SQLite",
@@ -54,9 +61,9 @@ impl StoreKind {
 /// What to measure.
 #[derive(clap::Args, Debug)]
 pub struct ServedArgs {
-    /// For the part served: only these stores.
+    /// For the parts served and keep-done: only these stores.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "STORES")]
-    store: Vec<StoreKind>,
+    pub store: Vec<StoreKind>,
     /// For the part served: the program whose server is measured, instead of the one that is built with the benchmark.
     #[arg(long, value_name = "FILE")]
     product: Option<PathBuf>,
@@ -67,7 +74,7 @@ pub struct ServedArgs {
 }
 
 /// A store for one server.
-enum ServedStore {
+pub enum ServedStore {
     Embedded(String),
     Postgres(Database),
     Redis(RedisServer),
@@ -76,7 +83,7 @@ enum ServedStore {
 
 impl ServedStore {
     /// An empty store; `None` with a note if its database is not installed.
-    fn start(kind: StoreKind, folder: &Path) -> Result<Option<Self>> {
+    pub fn start(kind: StoreKind, folder: &Path) -> Result<Option<Self>> {
         Ok(match kind {
             StoreKind::Memory => Some(ServedStore::Embedded("memory:".into())),
             StoreKind::Sqlite => Some(ServedStore::Embedded(store_in(folder, "served"))),
@@ -94,7 +101,8 @@ impl ServedStore {
         })
     }
 
-    fn url(&self) -> String {
+    /// Its URL.
+    pub fn url(&self) -> String {
         match self {
             ServedStore::Embedded(url) => url.clone(),
             ServedStore::Postgres(database) => database.url(),

@@ -283,6 +283,16 @@ export interface DeliveryAnswer {
   worker?: string | null | undefined;
 }
 
+/** Percentiles of durations in seconds, with an error of at most 5 %. */
+export interface DurationsAnswer {
+  /** The median. */
+  p50: number;
+  /** The 90th percentile. */
+  p90: number;
+  /** The 99th percentile. */
+  p99: number;
+}
+
 /** One task and its priority. */
 export interface EnqueueItemRequest {
   /** Larger goes first. */
@@ -1508,6 +1518,8 @@ export interface TubeAnswer {
   retry?: RetryAnswer | null | undefined;
   /** Whether tasks whose lease expired wait as failed ones do. */
   retry_lost?: boolean | undefined;
+  /** The same for how long deliveries that were acknowledged or failed had lasted. */
+  run?: DurationsAnswer | null | undefined;
   /** The key of its semaphore. */
   semaphore?: string | null | undefined;
   /** Ready tasks that could be delivered right now. */
@@ -1522,6 +1534,11 @@ export interface TubeAnswer {
   ttl_kills_taken: boolean;
   /** Default time to run, in seconds. */
   ttr?: number | null | undefined;
+  /**
+   * How long tasks had been ready when this server delivered them, in the latest second of the
+   * last minute in which it did; absent without one.
+   */
+  wait?: DurationsAnswer | null | undefined;
 }
 
 /** Tubes with their options, counts and statistics. */

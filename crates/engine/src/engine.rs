@@ -25,7 +25,7 @@ use crate::loop_waits::{EngineTask, LoopWaits, block_on};
 use crate::reply::{PendingReply, unanswered};
 use crate::request::{OneOrMany, Query};
 use crate::schedules::ScheduleNotes;
-use crate::series::{Series, SeriesRequest, TubeLatency};
+use crate::series::{Series, SeriesRequest, TubeFigures, TubeLatency};
 use crate::shutdown::{LoopOutcome, ShutdownNotifier, outcome_of};
 use crate::waiters::{Waiting, WaitingCount};
 use crate::workers::{WORKERS_MAX, WorkerInfo};
@@ -233,12 +233,12 @@ impl Engine {
         receiver.await.unwrap_or_default()
     }
 
-    /// The number of deliveries that failed on this server, for each tube that has time series: those
-    /// reported as failed, expired leases, and what sessions held when they ended. `None` if series
-    /// are turned off.
-    pub async fn failures(&self) -> Option<BTreeMap<TubeName, u64>> {
+    /// Failures and latest durations on this server, for each tube that has time series. Failures are
+    /// deliveries reported as failed, expired leases, and what sessions held when they ended. `None`
+    /// if series are turned off.
+    pub async fn tube_figures(&self) -> Option<BTreeMap<TubeName, TubeFigures>> {
         let (reply, receiver) = oneshot::channel();
-        self.inner.inbox.query(Query::Failures(reply));
+        self.inner.inbox.query(Query::TubeFigures(reply));
         receiver.await.unwrap_or_default()
     }
 

@@ -487,20 +487,18 @@ impl EventLoop {
             }
             Query::Series { request, observes, reply } => {
                 let moment = self.timeline.moment(self.now);
-                let found = self.series.as_mut().and_then(|series| {
-                    if observes {
-                        series.note_observed(moment.now);
-                    }
-                    series.series(moment, &request)
-                });
-                drop(reply.send(found));
+                let series = self.series.as_mut();
+                drop(
+                    reply.send(series.and_then(|series| series.series(moment, &request, observes))),
+                );
             }
             Query::Latencies(reply) => {
                 let latencies = self.series.as_ref().map(Collector::latencies);
                 drop(reply.send(latencies.unwrap_or_default()));
             }
-            Query::Failures(reply) => {
-                drop(reply.send(self.series.as_ref().map(Collector::failures)));
+            Query::TubeFigures(reply) => {
+                let wall = self.timeline.to_wall(self.now);
+                drop(reply.send(self.series.as_mut().map(|series| series.figures(wall))));
             }
             Query::Forecast(request, reply) => drop(reply.send(self.forecast(&request))),
             Query::Drains(tubes, reply) => drop(reply.send(self.forecast_drains(&tubes))),

@@ -39,7 +39,7 @@ pub use loop_waits::EngineTask;
 pub use schedules::{ScheduleCounts, ScheduleNotes, read_timing};
 pub use series::{
     CommandCounts, Depth, Latency, Percentiles, Series, SeriesPoint, SeriesRequest, SeriesStart,
-    Step, TUBE_SERIES_BYTES_MAX, TubeLatency,
+    Step, TUBE_SERIES_BYTES_MAX, TubeFigures, TubeLatency,
 };
 pub use taskyard_store::{BackupPart, Capabilities, StoreBackup, StoreHealth};
 pub use waiters::{Side, Waiting, WaitingCount};

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use crate::estimates::ForecastRequest;
 use crate::reply::JobReply;
 use crate::schedules::ScheduleNotes;
-use crate::series::{Series, SeriesRequest, TubeLatency};
+use crate::series::{Series, SeriesRequest, TubeFigures, TubeLatency};
 use crate::waiters::{Waiting, WaitingCount};
 use crate::workers::WorkerInfo;
 
@@ -68,8 +68,8 @@ pub(crate) enum Query {
     },
     /// The durations of each tube that has series.
     Latencies(oneshot::Sender<Vec<TubeLatency>>),
-    /// The number of failed deliveries of each tube that has series; `None` without any series.
-    Failures(oneshot::Sender<Option<BTreeMap<TubeName, u64>>>),
+    /// What the series of each tube say about it now; `None` without any series.
+    TubeFigures(oneshot::Sender<Option<BTreeMap<TubeName, TubeFigures>>>),
     /// When tasks of a tube will start.
     Forecast(ForecastRequest, oneshot::Sender<Vec<Forecast>>),
     /// When all ready tasks of these tubes will have started.

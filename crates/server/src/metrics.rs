@@ -12,7 +12,9 @@ use taskyard_core::estimate::Calibrated;
 use taskyard_core::limits::{METRICS_HISTOGRAMS_MAX, METRICS_ROWS_MAX};
 use taskyard_core::service::{Health, Service};
 use taskyard_core::{Error, SemaphoreInfo, TubeName};
-use taskyard_engine::{Latency, ScheduleCounts, StoreHealth, TubeLatency, WaitingCount};
+use taskyard_engine::{
+    Latency, ScheduleCounts, StoreHealth, TubeFigures, TubeLatency, WaitingCount,
+};
 
 use crate::app::App;
 use crate::iproto::Counters;
@@ -110,8 +112,8 @@ pub(crate) struct TubeMetrics {
     pub tubes: Vec<TubeInfo>,
     /// Waiting takes and puts.
     pub waiting: BTreeMap<TubeName, WaitingCount>,
-    /// Failed deliveries, if this server counts them.
-    pub failures: Option<BTreeMap<TubeName, u64>>,
+    /// What the series of each tube say, if this server has any.
+    pub figures: Option<BTreeMap<TubeName, TubeFigures>>,
     /// How long tasks waited and ran, also in tubes that are not shown.
     pub latencies: Vec<TubeLatency>,
     /// How often schedules fired on this server.
@@ -126,10 +128,10 @@ pub(crate) struct TubeMetrics {
 pub(crate) fn text(app: &App, metrics: &TubeMetrics, store: &Result<StoreHealth, Error>) -> String {
     let mut text = MetricsText::default();
     write_server(&mut text, app);
-    let TubeMetrics { tubes, failures, latencies, schedules, keys_freed_early, .. } = metrics;
+    let TubeMetrics { tubes, figures, latencies, schedules, keys_freed_early, .. } = metrics;
     let rows = rows(metrics, now(), app.metrics_tubes_max);
     write_tubes(&mut text, &rows);
-    if failures.is_some() {
+    if figures.is_some() {
         write_failures(&mut text, &rows);
     }
     write_estimates(&mut text, &rows);

@@ -99,7 +99,7 @@ fn activity(info: &TubeInfo) -> (u64, u64) {
 
 impl<'a> TubeRow<'a> {
     fn new(info: &'a TubeInfo, metrics: &TubeMetrics, now: Timestamp) -> Self {
-        let failures = metrics.failures.as_ref().and_then(|all| all.get(&info.name));
+        let figures = metrics.figures.as_ref().and_then(|all| all.get(&info.name));
         TubeRow {
             tube: info.name.as_str(),
             tasks: info.stats.tasks,
@@ -108,7 +108,7 @@ impl<'a> TubeRow<'a> {
             paused: info.options.paused.into(),
             oldest: info.oldest_ready.map_or(Span::ZERO, |since| now.since(since)),
             waiting: metrics.waiting.get(&info.name).copied().unwrap_or_default(),
-            failures: failures.copied().unwrap_or(0),
+            failures: figures.map_or(0, |figures| figures.failures),
             estimates: metrics.estimates.get(&info.name).copied().unwrap_or_default(),
         }
     }

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use clap::ValueEnum;
 
-use super::sample::{Rates, Row};
+use super::sample::{Durations, Rates, Row};
 use super::styled::width as wide;
 
 /// The columns, from left to right.
@@ -22,17 +22,26 @@ pub enum Column {
     Take,
     Ack,
     Fail,
+    WaitP50,
+    WaitP90,
+    WaitP99,
+    RunP50,
+    RunP90,
+    RunP99,
     Wake,
 }
 
 use Column::{
-    Ack, Buried, Delayed, Done, Fail, Kind, Put, Ready, Take, Taken, Tube, Waiting, Wake,
+    Ack, Buried, Delayed, Done, Fail, Kind, Put, Ready, RunP50, RunP90, RunP99, Take, Taken, Tube,
+    WaitP50, WaitP90, WaitP99, Waiting, Wake,
 };
 
 impl Column {
     /// All of them, from left to right.
-    pub const ALL: [Column; 13] =
-        [Tube, Kind, Ready, Taken, Delayed, Buried, Done, Waiting, Put, Take, Ack, Fail, Wake];
+    pub const ALL: [Column; 19] = [
+        Tube, Kind, Ready, Taken, Delayed, Buried, Done, Waiting, Put, Take, Ack, Fail, WaitP50,
+        WaitP90, WaitP99, RunP50, RunP90, RunP99, Wake,
+    ];
 
     /// Its title.
     pub const fn title(self) -> &'static str {
@@ -49,6 +58,12 @@ impl Column {
             Take => "take/s",
             Ack => "ack/s",
             Fail => "fail/s",
+            WaitP50 => "wait p50",
+            WaitP90 => "wait p90",
+            WaitP99 => "wait p99",
+            RunP50 => "run p50",
+            RunP90 => "run p90",
+            RunP99 => "run p99",
             Wake => "wake",
         }
     }
@@ -69,14 +84,16 @@ impl Column {
     const fn width(self) -> usize {
         match self {
             Kind => 11,
+            WaitP50 | WaitP90 | WaitP99 => 9,
             Wake => 7,
             _ => 8,
         }
     }
 
     /// The number of a row in this column; none where it is unknown.
-    fn number(self, row: &Row) -> Option<f64> {
+    pub fn number(self, row: &Row) -> Option<f64> {
         let rate = |rate: fn(Rates) -> f64| row.rates.map(rate);
+        let Durations { wait, run } = row.durations;
         match self {
             Tube | Kind => None,
             Ready => Some(row.tasks.ready as f64),
@@ -89,6 +106,12 @@ impl Column {
             Take => rate(|rates| rates.take),
             Ack => rate(|rates| rates.ack),
             Fail => row.rates.and_then(|rates| rates.fail),
+            WaitP50 => wait.map(|wait| wait.p50),
+            WaitP90 => wait.map(|wait| wait.p90),
+            WaitP99 => wait.map(|wait| wait.p99),
+            RunP50 => run.map(|run| run.p50),
+            RunP90 => run.map(|run| run.p90),
+            RunP99 => run.map(|run| run.p99),
             Wake => row.next_wakeup,
         }
     }
@@ -136,22 +159,66 @@ const fn flip(order: Ordering, reversed: bool) -> Ordering {
     if reversed { order.reverse() } else { order }
 }
 
-/// Which columns are left out first when the screen is narrow.
-const DROPPED: [Column; 12] =
-    [Kind, Wake, Done, Waiting, Delayed, Fail, Buried, Ack, Take, Put, Taken, Ready];
+/// Which columns are shown where there is no space for all: tasks by state and rates, or how long
+/// tasks waited and ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ColumnSet {
+    #[default]
+    Counts,
+    Times,
+}
+
+impl ColumnSet {
+    /// The other one.
+    pub const fn other(self) -> ColumnSet {
+        match self {
+            ColumnSet::Counts => ColumnSet::Times,
+            ColumnSet::Times => ColumnSet::Counts,
+        }
+    }
+
+    /// Which columns are left out first when the screen is narrow.
+    const fn dropped(self) -> [Column; 18] {
+        match self {
+            ColumnSet::Counts => [
+                RunP99, WaitP99, Kind, Wake, Done, RunP90, WaitP90, RunP50, WaitP50, Waiting,
+                Delayed, Fail, Buried, Ack, Take, Put, Taken, Ready,
+            ],
+            ColumnSet::Times => [
+                Kind, Wake, Done, Waiting, Delayed, Buried, Put, Fail, Ack, Take, Taken, Ready,
+                RunP99, WaitP99, RunP90, WaitP90, RunP50, WaitP50,
+            ],
+        }
+    }
+
+    /// The columns of a printed table.
+    pub const fn printed(self) -> &'static [Column] {
+        match self {
+            ColumnSet::Counts => &[
+                Tube, Kind, Ready, Taken, Delayed, Buried, Done, Waiting, Put, Take, Ack, Fail,
+                Wake,
+            ],
+            ColumnSet::Times => &[
+                Tube, Ready, Taken, Take, Ack, Fail, WaitP50, WaitP90, WaitP99, RunP50, RunP90,
+                RunP99,
+            ],
+        }
+    }
+}
+
 /// A name longer than this removes no other column.
 const NAME_KEPT: usize = 20;
 /// The minimum width of a name.
 const NAME_MIN: usize = 6;
 
 /// The columns of a screen so many cells wide, with their widths. The one that orders stays.
-pub fn fitting(width: usize, name: usize, order: Order) -> Vec<(Column, usize)> {
+pub fn fitting(width: usize, name: usize, set: ColumnSet, order: Order) -> Vec<(Column, usize)> {
     let name = name.max(NAME_MIN);
     let mut columns = Column::ALL.to_vec();
     let others = |columns: &[Column]| -> usize {
         columns.iter().filter(|column| **column != Tube).map(|column| column.width()).sum()
     };
-    for dropped in DROPPED.into_iter().filter(|dropped| *dropped != order.column) {
+    for dropped in set.dropped().into_iter().filter(|dropped| *dropped != order.column) {
         if others(&columns) + name.min(NAME_KEPT) <= width {
             break;
         }
@@ -177,6 +244,8 @@ pub fn fit(text: &str, width: usize, to_left: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use taskyard_wire::http::DurationsAnswer;
+
     use super::super::sample::tests::{report, tube};
     use super::*;
 
@@ -202,6 +271,7 @@ mod tests {
             (Taken, "abc", "bca"),
             (Put, "abc", "abc"),
             (Take, "abc", "bac"),
+            (WaitP90, "abc", "abc"),
             (Wake, "abc", "abc"),
         ] {
             assert_eq!(names(Order { column, reversed: false }, &rows), straight, "{column:?}");
@@ -219,27 +289,54 @@ mod tests {
     }
 
     #[test]
+    fn the_slowest_tube_comes_first_and_one_without_deliveries_last() {
+        let mut rows = three();
+        let times = |p90| Some(DurationsAnswer { p50: 0.5, p90, p99: 9.0 });
+        rows[0].durations.wait = times(1.0);
+        rows[2].durations.wait = times(2.0);
+        assert_eq!(names(Order { column: WaitP90, reversed: false }, &rows), "cba");
+        assert_eq!(names(Order { column: WaitP90, reversed: true }, &rows), "bca");
+        assert_eq!(names(Order { column: RunP90, reversed: false }, &rows), "abc");
+    }
+
+    #[test]
     fn a_column_ends_at_the_edges() {
         assert_eq!((Tube.beside(false), Tube.beside(true)), (Tube, Kind));
-        assert_eq!((Wake.beside(true), Wake.beside(false)), (Wake, Fail));
+        assert_eq!((Wake.beside(true), Wake.beside(false)), (Wake, RunP99));
     }
 
     #[test]
     fn a_narrow_screen_has_fewer_columns_and_is_never_overrun() {
-        for column in Column::ALL {
+        for (column, set) in Column::ALL
+            .into_iter()
+            .flat_map(|column| [ColumnSet::Counts, ColumnSet::Times].map(|set| (column, set)))
+        {
             let order = Order { column, reversed: false };
             for width in 0..200 {
-                let columns = fitting(width, 30, order);
+                let columns = fitting(width, 30, set, order);
                 let used: usize = columns.iter().map(|(_, width)| width).sum();
                 let least = if column == Tube { 0 } else { column.width() };
                 assert!(used <= width.max(least), "{width} {columns:?}");
                 assert!(columns.iter().any(|(shown, _)| *shown == column));
             }
         }
-        let order = Order { column: Tube, reversed: false };
-        assert_eq!(fitting(200, 30, order).len(), 13);
-        let columns: Vec<Column> = fitting(80, 8, order).into_iter().map(|(c, _)| c).collect();
-        assert_eq!(columns, [Tube, Ready, Taken, Delayed, Buried, Waiting, Put, Take, Ack, Fail]);
+    }
+
+    #[test]
+    fn what_matters_most_stays_on_a_narrow_screen() {
+        let shown = |width, set| -> Vec<Column> {
+            let order = Order { column: Tube, reversed: false };
+            fitting(width, 8, set, order).into_iter().map(|(column, _)| column).collect()
+        };
+        for set in [ColumnSet::Counts, ColumnSet::Times] {
+            assert_eq!(shown(200, set), Column::ALL);
+        }
+        let counts = [Tube, Ready, Taken, Delayed, Buried, Waiting, Put, Take, Ack, Fail];
+        assert_eq!(shown(80, ColumnSet::Counts), counts);
+        let more = [&counts[..], &[WaitP50, WaitP90, RunP50, RunP90]].concat();
+        assert_eq!(shown(120, ColumnSet::Counts), more);
+        let times = [Tube, Ready, Taken, WaitP50, WaitP90, WaitP99, RunP50, RunP90, RunP99];
+        assert_eq!(shown(80, ColumnSet::Times), times);
     }
 
     #[test]

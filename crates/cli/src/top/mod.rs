@@ -26,7 +26,7 @@ use crate::connect::{ConnectArgs, block_on};
 use crate::internal_tubes::InternalArgs;
 use crate::{output, units};
 
-use columns::{Column, Order};
+use columns::{Column, ColumnSet, Order};
 use print::Source;
 use view::{Choice, View};
 
@@ -45,12 +45,14 @@ deliveries whose session ended.
 
 Above them the sums of all tubes, and the median (p50) and the 99th percentile (p99) of how long
 tasks had been ready when they were taken (wait) and how long deliveries lasted (run), in the
-latest of the last ten seconds that has any.
+latest second of the last minute that has any. The view of times has these for each tube, as this
+server saw them, with the 90th percentile; a terminal of 120 columns shows some beside the counts.
 
 Keys:
   q, Esc, Ctrl-C         quit
   left, right, < and >   order by another column
   r                      reverse the order
+  t                      show the times of each tube, or the counts
   /                      show only tubes with this in their name; Enter keeps it, Esc removes it
   up, down, PgUp, PgDn, Home, End   scroll
 
@@ -62,6 +64,7 @@ Examples:
   taskyard top --interval 5s --sort ready  the fullest tubes first
   taskyard top --filter mail               only tubes with mail in their name
   taskyard top --once                      one table
+  taskyard top --view times                how long tasks of each tube waited and ran
   taskyard top --json                      a line of JSON each second, until Ctrl-C
   taskyard top --json | jq .total.rates.put")]
 pub struct TopArgs {
@@ -74,6 +77,9 @@ pub struct TopArgs {
     /// Reverse the order.
     #[arg(long)]
     reverse: bool,
+    /// Which columns come first: tasks and rates, or how long tasks waited and ran.
+    #[arg(long, value_name = "VIEW", default_value = "counts")]
+    view: ColumnSet,
     /// Show only tubes whose name contains this text; upper and lower case are the same.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     filter: String,
@@ -94,7 +100,7 @@ pub fn run(args: TopArgs) -> anyhow::Result<Exit> {
     let http = args.connect.http()?;
     let interval = Duration::from(args.interval).clamp(INTERVAL_MIN, INTERVAL_MAX);
     let order = Order { column: args.sort, reversed: args.reverse };
-    let choice = Choice { order, filter: args.filter };
+    let choice = Choice { order, columns: args.view, filter: args.filter };
     let source = |http| Source::new(http, args.internal, ticks(interval));
     block_on(async {
         if args.json {

@@ -61,9 +61,11 @@ pub async fn table(mut source: Source, choice: &Choice) -> anyhow::Result<()> {
         return Ok(());
     }
     output::line("")?;
-    let mut table = output::table(&Column::ALL.map(Column::title));
+    let columns = choice.columns.printed();
+    let titles: Vec<_> = columns.iter().map(|column| column.title()).collect();
+    let mut table = output::table(&titles);
     for row in rows {
-        table.add_row(Column::ALL.map(|column| cell(row, column, report.time)));
+        table.add_row(columns.iter().map(|column| cell(row, *column, report.time)));
     }
     Ok(output::show(&table)?)
 }
@@ -162,7 +164,7 @@ mod tests {
         });
         let mail = json!({
             "name": "mail", "kind": "fifottl", "paused": false, "tasks": tasks, "consumers": 2,
-            "next_wakeup": null, "rates": { "put": 2.5, "take": 0.0, "ack": 0.0, "fail": null },
+            "next_wakeup": null, "rates": { "put": 2.5, "take": 0.0, "ack": 0.0, "fail": null }, "wait": null, "run": null,
         });
         assert_eq!(line["tubes"], json!([mail]));
     }

@@ -6,14 +6,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use taskyard::{Http, HttpError};
 use taskyard_core::{Error, Kind};
-use taskyard_wire::http::{PercentilesAnswer, SeriesQuery, TaskCounts, TubeAnswer};
+use taskyard_wire::http::{DurationsAnswer, SeriesQuery, TaskCounts, TubeAnswer};
 
 use crate::internal_tubes::InternalArgs;
 
 /// After this time without a reply the server counts as unreachable.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// Wait and run times are those of the latest second within this many in which there were any.
-const LATENCY_SECONDS: u32 = 10;
+/// Wait and run times of all tubes are those of the latest second within this many in which there
+/// were any, as those of each tube are.
+const DURATIONS_SECONDS: u32 = 60;
 /// Two replies closer than this have no rate.
 const SECONDS_MIN: f64 = 0.001;
 
@@ -28,31 +29,16 @@ pub struct Sample {
     pub latency: Duration,
     /// Its content.
     pub tubes: Vec<TubeAnswer>,
-    /// How long tasks waited and ran.
+    /// How long tasks of all tubes waited and ran.
     pub durations: Durations,
 }
 
-/// How long tasks of all tubes waited and ran; absent without a recent one, or if the server
-/// collects no time series.
+/// How long tasks waited and ran; absent without a recent one, or if the server collects no time
+/// series.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Durations {
-    pub wait: Option<Percentiles>,
-    pub run: Option<Percentiles>,
-}
-
-/// Percentiles in seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Percentiles {
-    pub p50: f64,
-    pub p99: f64,
-}
-
-impl Percentiles {
-    /// Those of the latest second that has any.
-    fn latest(answer: &PercentilesAnswer) -> Option<Self> {
-        let seconds = answer.p50.iter().zip(&answer.p99).rev();
-        seconds.flat_map(|(p50, p99)| p50.zip(*p99)).next().map(|(p50, p99)| Self { p50, p99 })
-    }
+    pub wait: Option<DurationsAnswer>,
+    pub run: Option<DurationsAnswer>,
 }
 
 /// Queries the server once.
@@ -71,12 +57,12 @@ pub async fn sample(http: Http, internal: InternalArgs) -> Result<Sample, HttpEr
 
 /// Asks for wait and run times. A server that cannot tell is shown without them.
 async fn durations(http: &Http) -> Durations {
-    let from = Some(-f64::from(LATENCY_SECONDS));
+    let from = Some(-f64::from(DURATIONS_SECONDS));
     let query = SeriesQuery { from, all: true, ..SeriesQuery::default() };
     match tokio::time::timeout(ANSWER_MAX, http.series(&query)).await {
         Ok(Ok(series)) => Durations {
-            wait: Percentiles::latest(&series.wait),
-            run: Percentiles::latest(&series.run),
+            wait: DurationsAnswer::latest(&series.wait),
+            run: DurationsAnswer::latest(&series.run),
         },
         _ => Durations::default(),
     }
@@ -119,6 +105,9 @@ pub struct Row {
     pub next_wakeup: Option<f64>,
     /// Unknown for a tube that is new since the previous reply.
     pub rates: Option<Rates>,
+    /// On this server alone.
+    #[serde(flatten)]
+    pub durations: Durations,
 }
 
 /// All tubes together.
@@ -178,6 +167,7 @@ fn row(tube: &TubeAnswer, rates: Option<Rates>) -> Row {
         consumers: tube.consumers,
         next_wakeup: tube.next_wakeup,
         rates,
+        durations: Durations { wait: tube.wait, run: tube.run },
     }
 }
 
@@ -324,14 +314,6 @@ pub mod tests {
             (fail, report.total.rates.unwrap().fail),
             (vec![Some(1.5), None, None], Some(1.5))
         );
-    }
-
-    #[test]
-    fn durations_are_those_of_the_latest_second_with_any() {
-        let p99 = vec![Some(2.0), Some(4.0), None];
-        let answer = PercentilesAnswer { p50: vec![Some(1.0), Some(3.0), None], p90: vec![], p99 };
-        assert_eq!(Percentiles::latest(&answer), Some(Percentiles { p50: 3.0, p99: 4.0 }));
-        assert_eq!(Percentiles::latest(&PercentilesAnswer::default()), None);
     }
 
     #[test]

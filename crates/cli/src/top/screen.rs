@@ -1,6 +1,6 @@
 //! Draws the screen: a heading, a line for each tube, and the keys.
 
-use super::columns::{Column, Order, fit, fitting};
+use super::columns::{Column, ColumnSet, Order, fit, fitting};
 use super::sample::Row;
 use super::styled::{Color, Line, Style, width as wide};
 use super::text::{self, PAUSED, RATES};
@@ -68,7 +68,7 @@ fn rates(view: &View, width: usize) -> Line {
 fn tubes(view: &View, width: usize, count: usize) -> Vec<Line> {
     let rows = view.rows();
     let name = rows.iter().map(|row| wide(&text::label(row))).max().unwrap_or(0);
-    let columns = fitting(width, name, view.choice.order);
+    let columns = fitting(width, name, view.choice.columns, view.choice.order);
     let now = view.report.as_ref().map_or(0.0, |report| report.time);
     let mut lines = vec![titles(&columns, view.choice.order)];
     for row in rows.iter().skip(view.scroll).take(count) {
@@ -161,7 +161,12 @@ fn keys(view: &View) -> Line {
     if !filter.is_empty() {
         line = line.and(format!("filter: {filter}  "), bold);
     }
-    line = line.and("q quit  / filter  ←→ order by  r reverse  ↑↓ scroll", usual);
+    let other = match view.choice.columns {
+        ColumnSet::Counts => "times",
+        ColumnSet::Times => "counts",
+    };
+    let keys = format!("q quit  / filter  ←→ order by  r reverse  t {other}  ↑↓ scroll");
+    line = line.and(keys, usual);
     let rows = view.rows().len();
     if view.scroll > 0 {
         line = line.and(format!("  from {} of {rows}", view.scroll + 1), usual);
@@ -174,9 +179,10 @@ mod tests {
     use std::time::Duration;
 
     use taskyard::HttpError;
+    use taskyard_wire::http::DurationsAnswer;
 
     use super::super::keys::Key;
-    use super::super::sample::{Durations, Observation, Percentiles, Rates};
+    use super::super::sample::{Durations, Observation, Rates};
     use super::super::view::Choice;
     use super::super::view::tests::{press, view};
     use super::*;
@@ -193,7 +199,9 @@ mod tests {
         let report = view.report.as_mut().unwrap();
         report.tubes[0].paused = true;
         report.tubes[1].next_wakeup = Some(report.time + 90.0);
-        let shown = screen(&mut view, 120, 9);
+        let times = |p50| Some(DurationsAnswer { p50, p90: 1.5, p99: 7_200.0 });
+        report.tubes[1].durations = Durations { wait: times(0.0), run: times(0.52) };
+        let shown = screen(&mut view, 162, 9);
         assert_eq!(
             shown,
             [
@@ -201,15 +209,15 @@ mod tests {
                 "answered in 0.8 ms, queried every 1s",
                 "2 tubes: 31 ready, 0 taken, 0 delayed, 0 buried, 30 done; 4 waiting",
                 "wait p50 -, p99 -; run p50 -, p99 -; fail/s -",
-                "put/s 40       █                        take/s 20      █                        \
+                "put/s 40       █                                      take/s 20      █                                      \
                  ack/s 20       █",
                 "TUBE▲         KIND         READY   TAKEN DELAYED  BURIED    DONE WAITING   PUT/S  \
-                 TAKE/S   ACK/S  FAIL/S   WAKE",
+                 TAKE/S   ACK/S  FAIL/S WAIT P50 WAIT P90 WAIT P99 RUN P50 RUN P90 RUN P99   WAKE",
                 "mail (paused) fifottl         15       0       0       0      15       2      \
-                 20      10      10       -      -",
+                 20      10      10       -        -        -        -       -       -       -      -",
                 "sms           fifottl         16       0       0       0      15       2      \
-                 20      10      10       -     1m",
-                "q quit  / filter  ←→ order by  r reverse  ↑↓ scroll",
+                 20      10      10       -   0.0 ms    1.5 s       2h  520 ms   1.5 s      2h     1m",
+                "q quit  / filter  ←→ order by  r reverse  t times  ↑↓ scroll",
             ]
         );
     }
@@ -222,12 +230,33 @@ mod tests {
         assert_eq!(shown[5], titles);
     }
 
+    #[test]
+    fn a_key_shows_the_times_of_each_tube_in_eighty_columns() {
+        let mut view = view(&["mail", "sms"]);
+        let wait = Some(DurationsAnswer { p50: 0.0042, p90: 0.9, p99: 99.4 });
+        let run = Some(DurationsAnswer { p50: 1.25, p90: 100.0, p99: 7_200.0 });
+        view.report.as_mut().unwrap().tubes[1].durations = Durations { wait, run };
+        press(&mut view, "t");
+        let shown = screen(&mut view, 80, 9);
+        assert_eq!(
+            shown[5..],
+            [
+                "TUBE▲    READY   TAKEN WAIT P50 WAIT P90 WAIT P99 RUN P50 RUN P90 RUN P99",
+                "mail        15       0        -        -        -       -       -       -",
+                "sms         16       0   4.2 ms   900 ms   99.4 s   1.2 s      1m      2h",
+                "q quit  / filter  ←→ order by  r reverse  t counts  ↑↓ scroll",
+            ]
+        );
+        press(&mut view, "t");
+        assert!(screen(&mut view, 80, 9)[5].ends_with("FAIL/S"));
+    }
+
     // The percentiles were at the end of the line of totals, which 80 columns cut.
     #[test]
     fn eighty_columns_are_enough_for_the_percentiles() {
         let mut view = view(&["mail"]);
         let total = &mut view.report.as_mut().unwrap().total;
-        let long = Some(Percentiles { p50: 0.5234, p99: 99.4 });
+        let long = Some(DurationsAnswer { p50: 0.5234, p90: 1.0, p99: 99.4 });
         total.durations = Durations { wait: long, run: long };
         total.rates = Some(Rates { fail: Some(12_345.6), ..Rates::default() });
         let shown = screen(&mut view, 80, 8);

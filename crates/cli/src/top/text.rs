@@ -1,7 +1,9 @@
 //! Formats numbers, times and names for display.
 
+use taskyard_wire::http::DurationsAnswer;
+
 use super::columns::Column;
-use super::sample::{Durations, Percentiles, Rates, Report, Row};
+use super::sample::{Durations, Rates, Report, Row};
 use crate::output::printable;
 use crate::sparkline::blocks;
 use crate::units;
@@ -21,6 +23,12 @@ pub fn cell(row: &Row, column: Column, now: f64) -> String {
         Column::Take => rate(row.rates.map(|rates| rates.take)),
         Column::Ack => rate(row.rates.map(|rates| rates.ack)),
         Column::Fail => rate(row.rates.and_then(|rates| rates.fail)),
+        Column::WaitP50
+        | Column::WaitP90
+        | Column::WaitP99
+        | Column::RunP50
+        | Column::RunP90
+        | Column::RunP99 => column.number(row).map_or_else(|| "-".into(), span),
         Column::Wake => row.next_wakeup.map_or_else(|| "-".into(), |wake| until(wake - now)),
     }
 }
@@ -111,8 +119,9 @@ pub fn durations(report: &Report) -> String {
 }
 
 /// Median and 99th percentile of a duration; dashes while they are unknown.
-fn percentiles(name: &str, found: Option<Percentiles>) -> String {
-    let shown = |Percentiles { p50, p99 }| format!("{name} p50 {}, p99 {}", span(p50), span(p99));
+fn percentiles(name: &str, found: Option<DurationsAnswer>) -> String {
+    let shown =
+        |DurationsAnswer { p50, p99, .. }| format!("{name} p50 {}, p99 {}", span(p50), span(p99));
     found.map_or_else(|| format!("{name} p50 -, p99 -"), shown)
 }
 

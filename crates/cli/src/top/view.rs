@@ -6,7 +6,7 @@ use std::time::Duration;
 use taskyard::HttpError;
 use taskyard_core::limits::TUBE_NAME_BYTES_MAX;
 
-use super::columns::{Column, Order, sort};
+use super::columns::{Column, ColumnSet, Order, sort};
 use super::keys::Key;
 use super::sample::{Observation, Rates, Report, Row};
 use super::text::shown;
@@ -18,6 +18,7 @@ const HISTORY_MAX: usize = 60;
 #[derive(Clone, Debug)]
 pub struct Choice {
     pub order: Order,
+    pub columns: ColumnSet,
     /// Part of the names, in any case; empty shows all.
     pub filter: String,
 }
@@ -122,6 +123,7 @@ impl View {
         match key {
             Key::Char('q') | Key::Esc => return KeyEffect::Quit,
             Key::Char('/') => self.typing = true,
+            Key::Char('t') => self.choice.columns = self.choice.columns.other(),
             Key::Char('r') => self.choice.order.reversed ^= true,
             Key::Left | Key::Char('<') => self.order_beside(false),
             Key::Right | Key::Char('>') => self.order_beside(true),
@@ -172,7 +174,8 @@ impl View {
 
 impl Default for Choice {
     fn default() -> Self {
-        Choice { order: Order { column: Column::Tube, reversed: false }, filter: String::new() }
+        let order = Order { column: Column::Tube, reversed: false };
+        Choice { order, columns: ColumnSet::default(), filter: String::new() }
     }
 }
 

@@ -92,6 +92,15 @@ fn without_a_terminal_one_table_is_printed() {
         );
         assert_ne!(lines[6][12], "-", "the delayed task wakes: {out}");
     }
+    let out = server.run(&["top", "--interval", "100ms", "--view", "times"]).good();
+    let titles =
+        "TUBE READY TAKEN TAKE/S ACK/S FAIL/S WAIT P50 WAIT P90 WAIT P99 RUN P50 RUN P90 RUN P99";
+    let line = |nth| out.lines().nth(nth).unwrap_or("").split_whitespace().collect::<Vec<_>>();
+    assert_eq!(
+        (line(4).join(" "), line(6).join(" ").as_str()),
+        (titles.into(), "sms 1 0 0 0 0 - - - - - -"),
+        "{out}"
+    );
     let out = server.run(&["top", "--interval", "100ms", "--filter", "SM"]).good();
     assert!(out.contains("sms") && !out.contains("mail"), "{out}");
     let out = server.run(&["top", "--interval", "100ms", "--sort", "delayed"]).good();
@@ -118,6 +127,43 @@ fn json_lines_are_printed_until_a_signal() {
     assert_eq!(top.ended().ends(0).err, "");
     let once = server.run(&["top", "--json", "--once", "--interval", "100ms"]);
     assert_eq!(once.json().len(), 1);
+}
+
+/// The times of a tube could only be seen on the page.
+#[test]
+fn times_are_those_of_each_tube() {
+    let server = TestServer::new();
+    for tube in ["mail", "sms"] {
+        server.run(&["put", tube, "x"]).good();
+    }
+    server.run(&["take", "mail"]).good();
+    server.run(&["ack", "mail", "0:0"]).good();
+    let mut command = binary();
+    command.args(["top", "--json", "--interval", "100ms", "--url", &server.serving.url]);
+    let mut top = Running::start(&mut command);
+    // They are shown when the second has ended.
+    let tubes = loop {
+        let line: serde_json::Value = serde_json::from_str(&top.line()).unwrap();
+        let tubes = line["tubes"].clone();
+        if !tubes[0]["wait"].is_null() && !tubes[0]["run"].is_null() {
+            break tubes;
+        }
+    };
+    for times in ["wait", "run"] {
+        let shown = &tubes[0][times];
+        assert!(shown["p50"].as_f64() <= shown["p90"].as_f64(), "{tubes}");
+        assert!(shown["p90"].as_f64() <= shown["p99"].as_f64(), "{tubes}");
+        assert!(shown["p50"].as_f64().is_some(), "{tubes}");
+        assert_eq!(tubes[1][times], serde_json::Value::Null, "nothing of it was taken");
+    }
+    top.signal("TERM");
+    top.ended().ends(0);
+    let mut terminal = view(&server.serving.url);
+    terminal.shows("t times");
+    terminal.press("t");
+    terminal.shows("t counts");
+    terminal.press("q");
+    ends_well(terminal);
 }
 
 #[test]
@@ -168,9 +214,16 @@ fn another_program_at_the_address_is_detected() {
 #[test]
 fn the_help_lists_keys_and_examples() {
     let help = run(&["top", "--help"]).good();
-    for word in
-        ["Examples:", "taskyard top --once", "Keys:", "[default: 1s]", "TASKYARD_URL", "p50", "p99"]
-    {
+    for word in [
+        "Examples:",
+        "taskyard top --once",
+        "Keys:",
+        "[default: 1s]",
+        "TASKYARD_URL",
+        "p50",
+        "p99",
+        "--view",
+    ] {
         assert!(help.contains(word), "{word} is not in\n{help}");
     }
     assert!(run(&["--help"]).good().contains("\n  top "));

@@ -11,7 +11,7 @@ use taskyard_core::{
 use super::notes::{LatestTube, Note, NotedFinish, NotedTube, Notes};
 use super::registry::{SeriesRegistry, TubeNumber};
 use super::sampling::Sampling;
-use super::{Series, SeriesRequest, TubeLatency};
+use super::{Series, SeriesRequest, TubeFigures, TubeLatency};
 
 /// The series, and what is needed to feed them. Moments are of the engine's time, except those
 /// called `wall`.
@@ -117,13 +117,17 @@ impl Collector {
         self.sampling.commands(now, &self.registry)
     }
 
-    /// A caller looks at a series.
-    pub fn note_observed(&mut self, now: Timestamp) {
-        self.sampling.note_observed(now);
-    }
-
-    /// A part of a series. `None` for a tube that has none.
-    pub fn series(&mut self, moment: Moment, request: &SeriesRequest) -> Option<Series> {
+    /// A part of a series, for a caller that `observes` or not: for one that does, tasks are counted
+    /// for a while. `None` for a tube that has none.
+    pub fn series(
+        &mut self,
+        moment: Moment,
+        request: &SeriesRequest,
+        observes: bool,
+    ) -> Option<Series> {
+        if observes {
+            self.sampling.note_observed(moment.now);
+        }
         self.registry.advance(moment.wall);
         self.schedule(moment);
         self.registry.series(request)
@@ -174,9 +178,10 @@ impl Collector {
         self.registry.latencies()
     }
 
-    /// The number of failed deliveries of each tube since its series began.
-    pub fn failures(&self) -> BTreeMap<TubeName, u64> {
-        self.registry.failures()
+    /// What the series of each tube say about it now.
+    pub fn figures(&mut self, wall: Timestamp) -> BTreeMap<TubeName, TubeFigures> {
+        self.registry.advance(wall);
+        self.registry.figures()
     }
 
     fn schedule(&mut self, Moment { now, wall }: Moment) {

@@ -29,6 +29,8 @@ pub(crate) use tube_series::Ending;
 const SECONDS: u32 = 3_600;
 /// The number of minutes in a series.
 const MINUTES: u32 = 2_880;
+/// Durations of a second that ended this many seconds ago are no longer those of now.
+const RECENT_SECONDS: u32 = 60;
 /// The most bytes that the series of one tube uses.
 pub const TUBE_SERIES_BYTES_MAX: usize = tube_series::TubeSeries::BYTES_MAX;
 
@@ -88,6 +90,18 @@ pub struct Series {
     pub from: Timestamp,
     /// The intervals.
     pub points: Vec<SeriesPoint>,
+}
+
+/// What the series of one tube say about it now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TubeFigures {
+    /// The number of failed deliveries since its series began.
+    pub failures: u64,
+    /// How long tasks had been ready when they were taken, in the latest second of the last minute
+    /// with any.
+    pub wait: Percentiles,
+    /// The same for how long deliveries lasted.
+    pub run: Percentiles,
 }
 
 /// The durations of one tube since its series began.

@@ -11,7 +11,9 @@ use super::interval_clock::IntervalClock;
 use super::ring::Depth;
 use super::service::TubeService;
 use super::tube_series::{Ending, TubeSeries};
-use super::{MINUTES, SECONDS, Series, SeriesRequest, Step, TubeLatency};
+use super::{
+    MINUTES, RECENT_SECONDS, SECONDS, Series, SeriesRequest, Step, TubeFigures, TubeLatency,
+};
 
 /// A tube that is idle for this many seconds keeps only the minutes.
 const IDLE_SECONDS: u32 = 24 * 3_600;
@@ -297,13 +299,14 @@ impl SeriesRegistry {
         with_series.collect()
     }
 
-    /// The number of failed deliveries of each tube that has series.
-    pub fn failures(&self) -> BTreeMap<TubeName, u64> {
-        let with_series = self
-            .tubes
-            .iter()
-            .flatten()
-            .filter_map(|known| Some((known.name.clone(), known.series.as_ref()?.failures())));
+    /// What the series of each tube that has some say about it now.
+    pub fn figures(&self) -> BTreeMap<TubeName, TubeFigures> {
+        let now = self.seconds.current();
+        let with_series = self.tubes.iter().flatten().filter_map(|known| {
+            // Later seconds have no durations.
+            let seconds = now.saturating_sub(RECENT_SECONDS)..now.min(known.used + 1);
+            Some((known.name.clone(), known.series.as_ref()?.figures(seconds)))
+        });
         with_series.collect()
     }
 

@@ -4,6 +4,8 @@
 //! with little to tell uses little memory. An interval without a point had no commands and ended
 //! with the depth of the interval before it.
 
+use std::ops::Range;
+
 use super::histogram::{BucketNumber, NO_BUCKET, Percentiles, shown};
 
 /// The number of points in one chunk.
@@ -144,6 +146,11 @@ impl Ring {
             stored.copied().unwrap_or_else(|| SeriesPoint::quiet(depth))
         };
         (from..to).map(point).collect()
+    }
+
+    /// The percentiles of the latest of these intervals that has any.
+    pub fn latest(&self, within: Range<u32>, of: fn(&SeriesPoint) -> Percentiles) -> Percentiles {
+        within.rev().filter_map(|interval| self.get(interval)).find_map(of)
     }
 
     /// The depth of the latest point.

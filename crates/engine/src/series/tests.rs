@@ -116,6 +116,33 @@ fn commands_are_counted_in_their_second_and_minute() {
     }
 }
 
+/// The durations of a tube were in its series alone, which `top` would have to ask for one by one.
+#[test]
+fn figures_have_the_latest_durations_of_the_last_minute() {
+    let mut fixture = SeriesFixture::new(10);
+    fixture.put("idle", 1);
+    fixture.take("mail", 1, Span::from_secs(8));
+    fixture.go_to(2);
+    fixture.take("mail", 2, Span::from_secs(10));
+    fixture.end("mail", 1, Ending::Failed);
+    let figures = |fixture: &SeriesFixture| fixture.registry.figures()[&name("mail")];
+    let seconds =
+        |found: Percentiles| found.map(|found| found.map(|span| span.as_secs_f64().round()));
+    let found = figures(&fixture);
+    assert_eq!((found.failures, seconds(found.wait), found.run), (1, Some([8.0; 3]), None));
+    for second in [3, 62] {
+        fixture.go_to(second);
+        let found = figures(&fixture);
+        assert_eq!((found.failures, seconds(found.wait)), (1, Some([10.0; 3])), "{second}");
+        assert_eq!(seconds(found.run), Some([2.0; 3]), "{second}");
+    }
+    fixture.go_to(63);
+    assert_eq!(figures(&fixture), TubeFigures { failures: 1, ..TubeFigures::default() });
+    assert_eq!(fixture.registry.figures()[&name("idle")], TubeFigures::default());
+    fixture.go_to(3 * DAY);
+    assert!(fixture.registry.figures().values().all(|found| found.wait.is_none()));
+}
+
 #[test]
 fn the_sum_has_all_tubes_but_internal_ones() {
     let mut fixture = SeriesFixture::new(10);

@@ -1,13 +1,15 @@
 //! The series of one tube: an hour of seconds, two days of minutes, and all durations and failures
 //! since it began.
 
+use std::ops::Range;
+
 use taskyard_core::Span;
 
 use super::deliveries::Deliveries;
 use super::histogram::{Histogram, Latency};
 use super::ring::{CommandCounts, Depth, Ring, SeriesPoint};
 use super::service::TubeService;
-use super::{MINUTES, SECONDS, Step};
+use super::{MINUTES, SECONDS, Step, TubeFigures};
 
 /// The series of one tube.
 #[derive(Debug)]
@@ -190,10 +192,16 @@ impl TubeSeries {
         [wait, run]
     }
 
-    /// All failed deliveries since the series began.
-    pub fn failures(&self) -> u64 {
-        let latest = self.recent.as_ref().map_or(0, |recent| recent.second.counts.fails);
-        self.failures + u64::from(latest)
+    /// All failed deliveries since the series began, and the latest durations of these seconds.
+    pub fn figures(&self, seconds: Range<u32>) -> TubeFigures {
+        let Some(recent) = self.recent.as_deref() else {
+            return TubeFigures { failures: self.failures, ..TubeFigures::default() };
+        };
+        TubeFigures {
+            failures: self.failures + u64::from(recent.second.counts.fails),
+            wait: recent.seconds.latest(seconds.clone(), SeriesPoint::wait),
+            run: recent.seconds.latest(seconds, SeriesPoint::run),
+        }
     }
 
     /// Frees what is older than these intervals, and, in an idle tube, everything but the minutes.

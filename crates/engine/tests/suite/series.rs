@@ -92,7 +92,7 @@ async fn expired_leases_and_ended_sessions_are_failures() {
     fixture.run(Command::LeaveSession { session }).await.unwrap();
     // What an operator releases did not fail.
     fixture.run(Command::ReleaseAll { tube: tube("mail") }).await.unwrap();
-    assert_eq!(fixture.engine.failures().await.unwrap()[&tube("mail")], 6);
+    assert_eq!(fixture.engine.tube_figures().await.unwrap()[&tube("mail")].failures, 6);
     fixture.clock.advance(SECOND);
     let points = series(&fixture, "mail").await.unwrap().points;
     let fails: Vec<_> = points.iter().map(|point| point.counts.fails).collect();
@@ -100,5 +100,5 @@ async fn expired_leases_and_ended_sessions_are_failures() {
     let request = SeriesRequest { tube: None, from: SeriesStart::Oldest, step: Step::Second };
     let sum = fixture.engine.series(request).await.unwrap().points;
     assert_eq!(sum[2].counts, CommandCounts { fails: 4, ..CommandCounts::default() });
-    assert_eq!(fixture.engine.failures().await.unwrap()[&tube("mail")], 6);
+    assert_eq!(fixture.engine.tube_figures().await.unwrap()[&tube("mail")].failures, 6);
 }

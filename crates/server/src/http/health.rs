@@ -79,13 +79,13 @@ async fn metrics(
 ) -> Result<Response, Refusal> {
     let tubes = query.of(infos(&app, None).await?);
     let waiting = app.engine.waiting_counts().await;
-    let (latencies, failures) = (app.engine.latencies().await, app.engine.failures().await);
+    let (latencies, figures) = (app.engine.latencies().await, app.engine.tube_figures().await);
     let store = app.store_health().await;
     let schedules = app.engine.schedule_notes(Vec::new()).await.counts;
     let metrics = TubeMetrics {
         tubes,
         waiting,
-        failures,
+        figures,
         latencies,
         schedules,
         keys_freed_early: app.engine.keys_freed_early().await,

@@ -1,16 +1,17 @@
 //! Endpoints that create, change, show and remove tubes.
 
-use std::collections::BTreeMap;
 use std::iter::repeat;
 
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use serde::Deserialize;
 use taskyard_core::command::TubeInfo;
-use taskyard_core::{Command, Reply, TubeName};
+use taskyard_core::{Command, Reply, Span, TubeName};
+use taskyard_engine::TubeFigures;
 use taskyard_wire::Code;
 use taskyard_wire::http::{
-    AlterRequest, CreateAnswer, CreateRequest, NameRequest, NothingAnswer, TubeAnswer, TubesAnswer,
+    AlterRequest, CreateAnswer, CreateRequest, DurationsAnswer, NameRequest, NothingAnswer,
+    TubeAnswer, TubesAnswer,
 };
 
 use super::estimates::estimate;
@@ -238,11 +239,24 @@ pub(super) async fn infos(
 /// These tubes, with what only this server knows of them.
 async fn with_own_counts(app: &RequestApp, infos: &[TubeInfo]) -> Vec<TubeAnswer> {
     let waiting = app.engine.waiting_counts().await;
-    let failures = app.engine.failures().await;
+    let figures = app.engine.tube_figures().await;
     let answer = |info: &TubeInfo| {
         let consumers = waiting.get(&info.name).map_or(0, |count| count.takes as u64);
-        let failed = |all: &BTreeMap<TubeName, u64>| all.get(&info.name).copied().unwrap_or(0);
-        TubeAnswer { failures: failures.as_ref().map(failed), ..TubeAnswer::new(info, consumers) }
+        let answer = TubeAnswer::new(info, consumers);
+        let Some(figures) = &figures else { return answer };
+        let TubeFigures { failures, wait, run } =
+            figures.get(&info.name).copied().unwrap_or_default();
+        TubeAnswer {
+            failures: Some(failures),
+            wait: wait.map(durations),
+            run: run.map(durations),
+            ..answer
+        }
     };
     infos.iter().map(answer).collect()
+}
+
+fn durations(percentiles: [Span; 3]) -> DurationsAnswer {
+    let [p50, p90, p99] = percentiles.map(Span::as_secs_f64);
+    DurationsAnswer { p50, p90, p99 }
 }

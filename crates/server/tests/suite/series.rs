@@ -103,6 +103,34 @@ async fn a_series_shows_commands_tasks_and_durations_of_each_second() {
 }
 
 #[tokio::test]
+async fn a_tube_has_its_latest_durations() {
+    let server = Timed::new(Settings::default()).await;
+    server.put("mail", 1).await;
+    server.pass(2);
+    let taken = server.take("mail", 1).await;
+    server.pass(3);
+    server.ack("mail", taken).await;
+    server.pass(1);
+    for path in ["/v1/tubes/mail", "/v1/tubes"] {
+        let answer = server.fixture.get(path).await.body;
+        let tube = if path.ends_with("mail") { &answer } else { &answer["tubes"][0] };
+        for percentile in ["p50", "p90", "p99"] {
+            assert_near(&tube["wait"][percentile], 2.0);
+            assert_near(&tube["run"][percentile], 3.0);
+        }
+    }
+    server.pass(60);
+    let later = server.fixture.get("/v1/tubes/mail").await.body;
+    assert!(later.get("wait").is_none() && later.get("run").is_none(), "{later}");
+    let without = Timed::new(Settings { series_tubes_max: 0, ..Settings::default() }).await;
+    without.put("mail", 1).await;
+    without.take("mail", 1).await;
+    without.pass(1);
+    let tube = without.fixture.get("/v1/tubes/mail").await.body;
+    assert!(tube.get("wait").is_none() && tube.get("failures").is_none(), "{tube}");
+}
+
+#[tokio::test]
 async fn tasks_are_counted_by_state_also_when_time_alone_moves_them() {
     let server = Timed::new(Settings::default()).await;
     let delayed = json!({ "data": 1, "delay": 3 });

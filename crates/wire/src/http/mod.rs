@@ -70,6 +70,7 @@ mod semaphores;
 mod series;
 mod take;
 mod task;
+mod tube_counts;
 mod tubes;
 mod whole;
 mod workers;
@@ -117,13 +118,13 @@ pub use semaphores::{
     GrantsRequest, MemberAnswer, MemberInfoAnswer, MemberInfosAnswer, MembersAnswer,
     SemaphoreAnswer, SemaphorePeekRequest, SemaphoreRequest, SemaphoresAnswer, StatusWord,
 };
-pub use series::{MissingServer, PercentilesAnswer, SeriesAnswer, SeriesQuery, SeriesStep};
+pub use series::{
+    DurationsAnswer, MissingServer, PercentilesAnswer, SeriesAnswer, SeriesQuery, SeriesStep,
+};
 pub use take::{LEASE_SECONDS_DEFAULT, TakeRequest, TasksAnswer};
 pub use task::{FailureAnswer, Form, ReasonAnswer, TaskAnswer};
-pub use tubes::{
-    AlterRequest, CallCounts, CreateAnswer, CreateRequest, NameRequest, TaskCounts, TubeAnswer,
-    TubesAnswer,
-};
+pub use tube_counts::{CallCounts, TaskCounts};
+pub use tubes::{AlterRequest, CreateAnswer, CreateRequest, NameRequest, TubeAnswer, TubesAnswer};
 pub use whole::parse_whole;
 pub use workers::{
     RunningTask, WORKER_RUNNING_MAX, WORKERS_PAGE_MAX, WorkerSummary, WorkersAnswer,

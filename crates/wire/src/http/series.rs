@@ -104,6 +104,29 @@ pub struct MissingServer {
     pub reason: String,
 }
 
+/// Percentiles of durations in seconds, with an error of at most 5 %.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DurationsAnswer {
+    /// The median.
+    pub p50: f64,
+    /// The 90th percentile.
+    pub p90: f64,
+    /// The 99th percentile.
+    pub p99: f64,
+}
+
+impl DurationsAnswer {
+    /// Those of the latest interval of a series that has any.
+    pub fn latest(series: &PercentilesAnswer) -> Option<Self> {
+        let intervals = series.p50.iter().zip(&series.p90).zip(&series.p99).rev();
+        let mut found = intervals.filter_map(|((p50, p90), p99)| {
+            Some(DurationsAnswer { p50: (*p50)?, p90: (*p90)?, p99: (*p99)? })
+        });
+        found.next()
+    }
+}
+
 /// Percentiles of durations in seconds, with an error of at most 5 %; `null` for an interval without
 /// any duration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

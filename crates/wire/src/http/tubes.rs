@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::KEEP_DONE_DEFAULT;
 use taskyard_core::{
-    Calls, Command, Counts, Error, Kind, RateLimit, Result, RetryPolicy, SemaphoreKey, Span,
-    TubeChange, TubeName, TubeOptions, TubeStats,
+    Command, Error, Kind, RateLimit, Result, RetryPolicy, SemaphoreKey, Span, TubeChange, TubeName,
+    TubeOptions, TubeStats,
 };
 
 use super::names::KindWord;
@@ -14,6 +14,8 @@ use super::options::check_options;
 use super::pace::{RateAnswer, RateRequest, RetryAnswer, RetryRequest, changed_policy, new_policy};
 use super::position::{CalibrationAnswer, EstimateAnswer, NoEstimateAnswer};
 use super::seconds::{moment_of, optional_moment, optional_span, seconds_of};
+use super::series::DurationsAnswer;
+use super::tube_counts::{CallCounts, TaskCounts};
 use super::whole;
 use super::{is_false, present};
 
@@ -235,6 +237,13 @@ pub struct TubeAnswer {
     /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<u64>,
+    /// How long tasks had been ready when this server delivered them, in the latest second of the
+    /// last minute in which it did; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<DurationsAnswer>,
+    /// The same for how long deliveries that were acknowledged or failed had lasted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<DurationsAnswer>,
     /// When time alone next changes something in it, in seconds since the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_wakeup: Option<f64>,
@@ -255,55 +264,6 @@ pub struct TubeAnswer {
     /// How many estimates held on this server, if the request asked for estimates; absent if none was checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimates: Option<CalibrationAnswer>,
-}
-
-/// The number of tasks in each state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct TaskCounts {
-    /// Can be taken.
-    pub ready: u64,
-    /// Delivered.
-    pub taken: u64,
-    /// Buried.
-    pub buried: u64,
-    /// Delayed.
-    pub delayed: u64,
-    /// Finished since the store was opened.
-    pub done: u64,
-    /// Done tasks that the tube keeps.
-    #[serde(default)]
-    pub kept: u64,
-    /// All tasks of the tube, without done tasks.
-    pub total: u64,
-}
-
-/// How often each operation took effect since the store was opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct CallCounts {
-    /// Tasks finished by their holder.
-    pub ack: u64,
-    /// Tasks buried.
-    pub bury: u64,
-    /// Tasks deleted, by a request or by their ttl.
-    pub delete: u64,
-    /// Buried tasks brought back.
-    pub kick: u64,
-    /// Tasks put.
-    pub put: u64,
-    /// Tasks given back.
-    pub release: u64,
-    /// Deliveries.
-    pub take: u64,
-    /// Deliveries extended.
-    pub touch: u64,
-    /// Tasks removed by their ttl.
-    pub ttl: u64,
-    /// Deliveries whose time was over.
-    pub ttr: u64,
-    /// Delays that ended.
-    pub delay: u64,
 }
 
 impl CreateRequest {
@@ -514,6 +474,8 @@ impl TubeAnswer {
             takeable: info.takeable,
             consumers,
             failures: None,
+            wait: None,
+            run: None,
             next_wakeup: info.next_wakeup.and_then(moment_of),
             oldest_ready: info.oldest_ready.and_then(moment_of),
             tasks: info.stats.tasks.into(),
@@ -561,34 +523,4 @@ impl TubeAnswer {
 fn keep_done_max(options: &TubeOptions) -> Option<u64> {
     let max = options.keep_done_max;
     (options.keep_done.is_some() || max != KEEP_DONE_DEFAULT).then_some(max)
-}
-
-impl From<Counts> for TaskCounts {
-    fn from(counts: Counts) -> Self {
-        let total = counts.total();
-        let Counts { ready, taken, buried, delayed, done, kept } = counts;
-        TaskCounts { ready, taken, buried, delayed, done, kept, total }
-    }
-}
-
-impl From<TaskCounts> for Counts {
-    fn from(counts: TaskCounts) -> Self {
-        let TaskCounts { ready, taken, buried, delayed, done, kept, total: _ } = counts;
-        Counts { ready, taken, buried, delayed, done, kept }
-    }
-}
-
-impl From<Calls> for CallCounts {
-    fn from(calls: Calls) -> Self {
-        let Calls { ack, bury, delete, kick, put, release, take, touch, ttl, ttr, delay } = calls;
-        CallCounts { ack, bury, delete, kick, put, release, take, touch, ttl, ttr, delay }
-    }
-}
-
-impl From<CallCounts> for Calls {
-    fn from(calls: CallCounts) -> Self {
-        let CallCounts { ack, bury, delete, kick, put, release, take, touch, ttl, ttr, delay } =
-            calls;
-        Calls { ack, bury, delete, kick, put, release, take, touch, ttl, ttr, delay }
-    }
 }
