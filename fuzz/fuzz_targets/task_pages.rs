@@ -22,6 +22,7 @@ fuzz_target!(|bytes: &[u8]| {
     PlatformFile::write_all_at(&*FILE, pages, 0).expect("written pages");
     FILE.set_length((count * PAGE) as u64).expect("whole pages");
     if let Some(rows) = read_task_pages(&*FILE, u32::from(*root), count as u32) {
-        assert!(rows <= count * PAGE, "{rows} rows in {count} pages");
+        // A damaged tree may refer to a page repeatedly, until 64 pages more than there are were read.
+        assert!(rows <= (count + 64) * PAGE / 2, "{rows} rows in {count} pages");
     }
 });

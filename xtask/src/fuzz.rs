@@ -19,6 +19,8 @@ pub fn run(seconds: u64) -> Result<(), String> {
             target,
             "--",
             &time,
+            // Some pages of a data folder; without a corpus the default is one page.
+            "-max_len=20000",
             "-verbosity=0",
             "-print_final_stats=1",
         ]))?;

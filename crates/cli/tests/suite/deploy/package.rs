@@ -50,6 +50,14 @@ fn can_install() -> bool {
     is_root && can_build()
 }
 
+/// The package of an earlier version; an absolute path.
+fn given_package() -> Option<PathBuf> {
+    let given = std::env::var_os("TASKYARD_PREVIOUS_PACKAGE").filter(|path| !path.is_empty());
+    let given = given.map(PathBuf::from);
+    assert!(given.iter().all(|path| path.is_absolute()), "{given:?} must be an absolute path");
+    given
+}
+
 /// Packages of the program that is tested.
 pub struct Packages {
     folder: TempDir,
@@ -64,8 +72,7 @@ impl Packages {
 
     /// The package of the previous version, which `TASKYARD_PREVIOUS_PACKAGE` names. Without it this program is packed with a lower version.
     pub fn previous(&self) -> PathBuf {
-        let given = std::env::var_os("TASKYARD_PREVIOUS_PACKAGE").map(PathBuf::from);
-        given.unwrap_or_else(|| self.build("0.0.9", "previous"))
+        given_package().unwrap_or_else(|| self.build("0.0.9", "previous"))
     }
 
     /// Builds the package of this version.
@@ -236,6 +243,9 @@ fn the_package_is_installed_run_upgraded_removed_and_purged() {
     }
     let (packages, root) = (Packages::new(), FreshRoot::new());
     root.install(&packages.previous());
+    if given_package().is_none() {
+        check_installed(&root);
+    }
     let token = fs::read_to_string(root.path("etc/taskyard/token")).unwrap();
 
     let serving = root.serve();
