@@ -228,11 +228,11 @@ mod tests {
     #[test]
     fn the_version_of_the_functions_is_raised_with_every_change() {
         let fnv = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-        let bytes = VERBS.iter().flat_map(|name| STATEMENTS.text(name).bytes());
-        let sum = bytes.fold(0xcbf2_9ce4_8422_2325, fnv);
+        let texts = VERBS.iter().map(|name| filled(STATEMENTS.text(name)));
+        let sum = texts.flat_map(String::into_bytes).fold(0xcbf2_9ce4_8422_2325, fnv);
         assert_eq!(
             (FUNCTIONS, format!("{sum:016x}").as_str()),
-            (39, "2af55898bca8b1dc"),
+            (39, "2aa4d98c8f6f1cd8"),
             "raise FUNCTIONS, then write both here"
         );
     }

@@ -36,6 +36,9 @@ mod seal;
 mod semaphores;
 mod task_pages;
 mod task_rows;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
 mod transfer;
 mod write_error;
 mod writer;
@@ -64,27 +67,6 @@ use lock::FolderLock;
 use platform::{DataFolder, Platform, SystemPlatform};
 use reader::BodyReader;
 pub use writer::Fault;
-
-/// Entry points for random input.
-#[cfg(feature = "testing")]
-#[doc(hidden)]
-pub mod testing {
-    use crate::platform::PlatformFile;
-    use crate::task_pages::{PageRow, TaskPages};
-
-    /// Reads the pages of a file as those of the tasks, from this page on; the number of rows, or `None` if the pages are not as expected.
-    pub fn read_task_pages(file: &dyn PlatformFile, root: u32, count: u32) -> Option<usize> {
-        let mut rows = 0;
-        let each = |row: PageRow<'_>| {
-            if let PageRow::Local(task) = &row {
-                std::hint::black_box((task.key, task.body_bytes, task.subqueue));
-            }
-            rows += 1;
-            Some(())
-        };
-        TaskPages::of_any_bytes(file, root, count).each(each).map(|()| rows)
-    }
-}
 use writer::Writer;
 
 /// The capabilities of the SQLite store.

@@ -168,7 +168,7 @@ $$;
 
 -- How many ready tasks are before a place, of which _before are before an earlier one, and whether that is exact, if _before is; there are at
 -- least _least. At both ends of a tube they are counted, between them estimated. The bound of the error has two parts, of which
--- one rarely is large when the other is. One is three standard errors. The other is for what no window has hit: the tasks of up to four parts
+-- one rarely is large when the other is. One is three and a half standard errors. The other is for what no window has hit: the tasks of up to four parts
 -- between windows, however they are distributed (with more, all windows miss them in less than e^-4 of all cases). The estimate is wrong by at
 -- most 5 % if the bound is at most a 21st of it. A first look with few windows says how many are necessary; if counting the tasks, from the
 -- earlier place or from the end, costs less than these (about as much as a window for 100 tasks), they are counted.
@@ -177,8 +177,9 @@ CREATE OR REPLACE FUNCTION taskyard.ready_estimated(
     OUT ahead bigint, OUT is_exact boolean)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    _ranges record := taskyard.ready_ranges(_number, _pri, _id);
+    _ranges record;
     _all bigint;
+    _others bigint;
     _size bigint;
     _windows integer := 40;
     _is_look boolean := true;
@@ -186,18 +187,19 @@ DECLARE
     _noise float8;
     _unseen float8;
 BEGIN
+    SELECT sum(c.ready), sum(c.passed + c.taken + c.delayed + c.buried) INTO _all, _others FROM taskyard.count c WHERE c.tube = _number;
+    IF _all <= {{AHEAD_COUNTED_MAX}} THEN
+        ahead := _before + taskyard.ready_between(_number, _from_pri, _from_id, _pri, _id, _all);
+        is_exact := _is_exact;
+        RETURN;
+    END IF;
+    _ranges := taskyard.ready_ranges(_number, _pri, _id);
     -- A window has 12 rows if all tasks are in the ranges.
-    SELECT sum(c.ready), ceil(12 * greatest(_ranges.length / greatest(sum(c.ready + c.passed + c.taken + c.delayed + c.buried), 1)::float8, 1))
-        INTO _all, _size FROM taskyard.count c WHERE c.tube = _number;
+    _size := ceil(12 * greatest(_ranges.length / greatest(_all + _others, 1)::float8, 1));
     -- Few ids are behind the place, as behind that of a task that was just put.
     IF _ranges.is_behind AND _ranges.length <= {{AHEAD_COUNTED_MAX}} THEN
         ahead := _all - taskyard.ready_counted(_number, _pri, _id, 9223372036854775807, 9223372036854775807);
         is_exact := true;
-        RETURN;
-    END IF;
-    IF _all <= {{AHEAD_COUNTED_MAX}} THEN
-        ahead := _before + taskyard.ready_between(_number, _from_pri, _from_id, _pri, _id, _all);
-        is_exact := _is_exact;
         RETURN;
     END IF;
     is_exact := false;
@@ -205,7 +207,7 @@ BEGIN
         _sample := taskyard.ready_sampled(_number, _pri, _id, _ranges.firsts, _ranges.ends, _ranges.length, _ranges.is_behind, _size, _windows);
         ahead := CASE WHEN _ranges.is_behind THEN _all - _sample.tasks ELSE _sample.tasks END;
         ahead := least(greatest(ahead, _least, 1), _all);
-        _noise := (3 * _sample.error / greatest(ahead, 1)) ^ 2 * _windows;
+        _noise := (3.5 * _sample.error / greatest(ahead, 1)) ^ 2 * _windows;
         _unseen := (4 * _ranges.length / greatest(ahead, 1)) ^ 2;
         IF _is_look AND _least < _before + {{AHEAD_COUNTED_MAX}} AND ahead - _before < 8 * {{AHEAD_COUNTED_MAX}} THEN
             _least := _before + taskyard.ready_between(_number, _from_pri, _from_id, _pri, _id, {{AHEAD_COUNTED_MAX}});
@@ -233,7 +235,7 @@ BEGIN
 END $$;
 
 -- How many ready tasks are before a place, of which _before are before an earlier one, and whether that is exact, if _before is. A few
--- are counted; if there are more, they are estimated. Far from the beginning of the tube a count of more than some hundred is likely in vain.
+-- are counted at once; if there are more, a first estimate decides whether they are counted or estimated.
 CREATE OR REPLACE FUNCTION taskyard.ready_ahead(
     _number integer, _pri bigint, _id bigint, _from_pri bigint, _from_id bigint, _before bigint, _is_exact boolean,
     OUT ahead bigint, OUT is_exact boolean)
@@ -242,7 +244,7 @@ DECLARE
     _count bigint;
     _limit bigint;
 BEGIN
-    FOREACH _limit IN ARRAY CASE WHEN _before = 0 THEN ARRAY[64, 640] ELSE ARRAY[64, {{AHEAD_COUNTED_MAX}}] END LOOP
+    FOREACH _limit IN ARRAY ARRAY[64, 640] LOOP
         _count := taskyard.ready_between(_number, _from_pri, _from_id, _pri, _id, _limit);
         EXIT WHEN _count < _limit;
     END LOOP;

@@ -8,7 +8,7 @@ mod on_a_cluster {
     use taskyard_core::TubeName;
     use taskyard_store_redis::Redis;
     use taskyard_testkit::faulty_proxy::{Protocol, Target};
-    use taskyard_testkit::redis::{DURABLE, RedisInstance, SharedRedis, program};
+    use taskyard_testkit::redis::{DURABLE, RedisInstance, SharedRedis, free_port, program};
     use taskyard_testkit::storm::StormDatabase;
     use taskyard_testkit::suite::firings;
     use taskyard_testkit::{LossyPath, OwnServer, Request, SharedDatabase};
@@ -34,7 +34,9 @@ mod on_a_cluster {
 
     impl OneNode {
         fn new() -> Option<Self> {
-            let settings = [DURABLE, &["--cluster-enabled", "yes"]].concat();
+            let bus = free_port().to_string();
+            let settings =
+                [DURABLE, &["--cluster-enabled", "yes", "--cluster-port", &bus]].concat();
             let node = OneNode(RedisInstance::with(program()?, &settings));
             assert_eq!(node.0.talk(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]), "OK");
             node.wait_until_whole();
