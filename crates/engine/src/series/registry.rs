@@ -303,9 +303,10 @@ impl SeriesRegistry {
     pub fn figures(&self) -> BTreeMap<TubeName, TubeFigures> {
         let now = self.seconds.current();
         let with_series = self.tubes.iter().flatten().filter_map(|known| {
+            let series = known.series.as_ref()?;
             // Later seconds have no durations.
             let seconds = now.saturating_sub(RECENT_SECONDS)..now.min(known.used + 1);
-            Some((known.name.clone(), known.series.as_ref()?.figures(seconds)))
+            Some((known.name.clone(), series.figures(seconds)))
         });
         with_series.collect()
     }

@@ -159,13 +159,6 @@ BEGIN
     RETURN _count;
 END $$;
 
--- How many windows make the bound of the error (see ready_estimated) an estimate accurate enough, from both parts of the bound as shares of
--- the estimate, squared, with one window each: the noise falls with the number of windows, the other part with its square.
-CREATE OR REPLACE FUNCTION taskyard.windows_needed(_noise float8, _unseen float8) RETURNS float8
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT least(1e8, 256 * _noise + sqrt((256 * _noise) ^ 2 + 512 * _unseen))
-$$;
-
 -- How many ready tasks are before a place, of which _before are before an earlier one, and whether that is exact, if _before is; there are at
 -- least _least. At both ends of a tube they are counted, between them estimated. The bound of the error has two parts, of which
 -- one rarely is large when the other is. One is three and a half standard errors. The other is for what no window has hit: the tasks of up to four parts
@@ -207,6 +200,8 @@ BEGIN
         _sample := taskyard.ready_sampled(_number, _pri, _id, _ranges.firsts, _ranges.ends, _ranges.length, _ranges.is_behind, _size, _windows);
         ahead := CASE WHEN _ranges.is_behind THEN _all - _sample.tasks ELSE _sample.tasks END;
         ahead := least(greatest(ahead, _least, 1), _all);
+        -- Both parts of the bound as shares of the estimate, squared, with one window each: the noise falls with the number of windows, the
+        -- other part with its square.
         _noise := (3.5 * _sample.error / greatest(ahead, 1)) ^ 2 * _windows;
         _unseen := (4 * _ranges.length / greatest(ahead, 1)) ^ 2;
         IF _is_look AND _least < _before + {{AHEAD_COUNTED_MAX}} AND ahead - _before < 8 * {{AHEAD_COUNTED_MAX}} THEN
@@ -221,7 +216,7 @@ BEGIN
             RETURN;
         END IF;
         -- A little more than seems necessary, because the noise was estimated, too.
-        _windows := greatest(1.5 * _windows, taskyard.windows_needed(_noise, _unseen));
+        _windows := greatest(1.5 * _windows, least(1e8, 256 * _noise + sqrt((256 * _noise) ^ 2 + 512 * _unseen)));
         _is_look := false;
         EXIT WHEN least(ahead - _before, _all - ahead) <= 100.0 * _windows;
     END LOOP;
